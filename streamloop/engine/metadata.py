@@ -1,0 +1,235 @@
+"""The code that carries acknowledged offsets beyond the committed one in a commit's metadata string.
+
+After a crash only what was not acknowledged comes again, because the committed offset's metadata says which
+later offsets are done. It is believed only if it names the same cluster, topic (by id) and committed offset
+as what is seen at the assignment: metadata can be another program's, a newer version's, copied to another
+group or topic, or left from a topic that was deleted and made again. What is not believed is ignored: then
+messages come twice, and none is skipped.
+
+Form: ``sl1.`` and URL-safe base64 without padding of: kind (1 runs, 2 bitset), cluster id, topic id (each one
+length byte and UTF-8), committed offset (varint), highest leader epoch among the acknowledged records
+(varint, plus one; 0 = unknown), payload, CRC-32 of all before it. At most 4,095 characters: a broker
+refuses 4,096 bytes and more (its default offset.metadata.max.bytes). What does not fit is left out, highest
+first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PREFIX: Final = "sl1."
+FAMILY: Final = "sl"
+LIMIT: Final = 4095
+"""Characters that a broker takes with its default settings."""
+UNKNOWN: Final = "unknown"
+
+_RUNS: Final = 1
+_BITSET: Final = 2
+_MOST_BYTES: Final = (LIMIT - len(PREFIX)) * 3 // 4
+_MAX_OFFSET: Final = 2**63 - 1
+_MAX_SPAN: Final = 10_000_000
+"""Offsets that one metadata string may span: a guard against hostile input, far above any gap limit."""
+
+Run = tuple[int, int]
+"""Acknowledged offsets from the first (included) to the second (excluded)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a commit belongs to. An id that can't be had is 'unknown', and equals only 'unknown'."""
+
+    cluster_id: str = UNKNOWN
+    topic_id: str = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Believed metadata: these runs are acknowledged, for records whose leader epoch is not newer."""
+
+    runs: tuple[Run, ...]
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Metadata that is not believed, and why (a sentence's end)."""
+
+    reason: str
+
+
+def encode(identity: Identity, committed: int, leader_epoch: int, runs: Sequence[Run]) -> str:
+    """Metadata for a commit of ``committed``: ascending, disjoint, non-touching runs above it.
+
+    Returns an empty string when there is nothing to carry. Never longer than :data:`LIMIT`.
+    """
+    if not runs:
+        return ""
+    cluster = _short(identity.cluster_id)
+    topic = _short(identity.topic_id)
+    head = cluster + topic + _varint(committed) + _varint(leader_epoch + 1)
+    room = _MOST_BYTES - 1 - len(head) - 4
+    as_runs, runs_reach = _encode_runs(committed, runs, room)
+    as_bits, bits_reach = _encode_bits(committed, runs, room)
+    # The one that reaches further; of two that reach as far, the shorter.
+    if (runs_reach, -len(as_runs)) >= (bits_reach, -len(as_bits)):
+        kind, payload = _RUNS, as_runs
+    else:
+        kind, payload = _BITSET, as_bits
+    if not payload:
+        return ""
+    body = bytes((kind,)) + head + payload
+    body += zlib.crc32(body).to_bytes(4, "big")
+    return PREFIX + base64.urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
+
+
+def decode(text: str, identity: Identity, committed: int) -> Restored | Ignored | None:
+    """What committed metadata says, if it belongs to this cluster, topic and offset. None: it is empty."""
+    if not text:
+        return None
+    if not text.startswith(PREFIX):
+        if text.startswith(FAMILY) and text[len(FAMILY) :].split(".", 1)[0].isdigit() and "." in text:
+            return Ignored(f"it is of another version of streamloop ({text.split('.', 1)[0]}, this one reads sl1)")
+        return Ignored("it was written by another program")
+    if len(text) > LIMIT:
+        return Ignored(f"it is longer than {LIMIT} characters")
+    coded = text[len(PREFIX) :]
+    try:
+        body = base64.b64decode(coded + "=" * (-len(coded) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return Ignored("it is damaged (not base64)")
+    if len(body) < 5 or zlib.crc32(body[:-4]).to_bytes(4, "big") != body[-4:]:
+        return Ignored("it is damaged (its checksum does not match)")
+    try:
+        return _decode_body(body[:-4], identity, committed)
+    except (_Malformed, UnicodeDecodeError):
+        return Ignored("it is malformed")
+
+
+class _Malformed(Exception):
+    """The bytes do not follow the form."""
+
+
+def _decode_body(body: bytes, identity: Identity, committed: int) -> Restored | Ignored:
+    kind = body[0]
+    cluster, at = _read_short(body, 1)
+    topic, at = _read_short(body, at)
+    offset, at = _read_varint(body, at)
+    epoch, at = _read_varint(body, at)
+    if cluster != _short(identity.cluster_id)[1:].decode():
+        return Ignored(f"it belongs to cluster {cluster}, and this is {identity.cluster_id}")
+    if topic != _short(identity.topic_id)[1:].decode():
+        return Ignored(
+            f"it belongs to the topic with id {topic}, and this one has {identity.topic_id} (recreated or copied)"
+        )
+    if offset != committed:
+        return Ignored(f"it belongs to the committed offset {offset}, and the committed offset is {committed}")
+    if kind == _RUNS:
+        runs = _decode_runs(body, at, committed)
+    elif kind == _BITSET:
+        runs = _decode_bits(body, at, committed)
+    else:
+        return Ignored(f"it uses a form ({kind}) that this version does not know")
+    return Restored(tuple(runs), epoch - 1)
+
+
+def _encode_runs(committed: int, runs: Sequence[Run], room: int) -> tuple[bytes, int]:
+    """Pairs of varints: how many are not acknowledged, how many are. Returns also the end of the last run."""
+    out = bytearray()
+    at = committed
+    for start, end in runs:
+        pair = _varint(start - at) + _varint(end - start)
+        if len(out) + len(pair) > room:
+            break
+        out += pair
+        at = end
+    return bytes(out), at
+
+
+def _encode_bits(committed: int, runs: Sequence[Run], room: int) -> tuple[bytes, int]:
+    """One bit an offset, the first one for committed + 1 (committed itself is not acknowledged)."""
+    base = committed + 1
+    span = min(runs[-1][1] - base, room * 8)
+    bits = 0
+    reach = committed
+    for start, end in runs:
+        low, high = start - base, min(end - base, span)
+        if low >= span:
+            break
+        bits |= ((1 << (high - low)) - 1) << low
+        reach = base + high
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little"), reach
+
+
+def _decode_runs(body: bytes, at: int, committed: int) -> list[Run]:
+    runs: list[Run] = []
+    offset = committed
+    while at < len(body):
+        gap, at = _read_varint(body, at)
+        count, at = _read_varint(body, at)
+        start = offset + gap
+        offset = start + count
+        if gap < 1 or count < 1 or offset > _MAX_OFFSET or offset - committed > _MAX_SPAN:
+            raise _Malformed
+        runs.append((start, offset))
+    return runs
+
+
+def _decode_bits(body: bytes, at: int, committed: int) -> list[Run]:
+    bits = int.from_bytes(body[at:], "little")
+    runs: list[Run] = []
+    base = committed + 1
+    while bits:
+        skip = (bits & -bits).bit_length() - 1
+        bits >>= skip
+        base += skip
+        ones = (~bits & (bits + 1)).bit_length() - 1
+        runs.append((base, base + ones))
+        bits >>= ones
+        base += ones
+    if base > _MAX_OFFSET:
+        raise _Malformed
+    return runs
+
+
+def _short(text: str) -> bytes:
+    raw = text.encode("utf-8", "replace")[:120]
+    raw = raw.decode("utf-8", "ignore").encode()
+    return bytes((len(raw),)) + raw
+
+
+def _read_short(body: bytes, at: int) -> tuple[str, int]:
+    if at >= len(body):
+        raise _Malformed
+    end = at + 1 + body[at]
+    if end > len(body):
+        raise _Malformed
+    return body[at + 1 : end].decode("utf-8"), end
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_varint(body: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        if at >= len(body) or shift > 63:
+            raise _Malformed
+        byte = body[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
