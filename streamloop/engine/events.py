@@ -38,6 +38,7 @@ class Reason(Enum):
     ENGINE_SILENT = "engine_silent"
     TOPIC_GONE = "topic_gone"
     COMMIT_REFUSED = "commit_refused"
+    DEAD_LETTER_RATE = "dead_letter_rate"
 
 
 # ------------------------------------------------------------------------------------------------ events
@@ -96,7 +97,7 @@ class Unstarted:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Everything that ``record`` had to publish (its routing, or its publishes on success) is confirmed."""
+    """The broker has confirmed the record's routing."""
 
     record: Record
 
@@ -112,14 +113,6 @@ class PublishBlocked:
 @dataclass(frozen=True, slots=True)
 class PublishUnblocked:
     record: Record
-
-
-@dataclass(frozen=True, slots=True)
-class PublishFailed:
-    """A publish on success was refused for good: the message failed with ``failure``."""
-
-    record: Record
-    failure: Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +179,6 @@ Event = (
     | Published
     | PublishBlocked
     | PublishUnblocked
-    | PublishFailed
     | Revoking
     | Closed
     | Committed

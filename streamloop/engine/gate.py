@@ -72,13 +72,13 @@ class Capacity:
         free_bytes = self.high_bytes - self.taken_bytes + self.released_bytes
         if free <= 0 or free_bytes <= 0:
             return 0
-        largest = self._largest if self._largest > self._largest_before else self._largest_before
+        largest = max(self._largest_before, self._largest)
         if largest == 0:
             return min(free, FIRST_FETCH)
         by_bytes = free_bytes // largest
         if by_bytes >= free:
             return free
-        return by_bytes if by_bytes > 1 else 1
+        return max(1, by_bytes)
 
     def took(self, messages: int, size: int, largest: int) -> None:
         """The poller took ``messages`` of together ``size`` bytes, the largest of ``largest`` bytes."""
@@ -111,5 +111,7 @@ class Capacity:
         )
 
 
-STOPS_DISPATCH = frozenset({Reason.BREAKER, Reason.OPERATOR, Reason.ASSIGNING, Reason.TOPIC_GONE})
+STOPS_DISPATCH = frozenset(
+    {Reason.BREAKER, Reason.OPERATOR, Reason.ASSIGNING, Reason.TOPIC_GONE, Reason.DEAD_LETTER_RATE}
+)
 """Reasons that also keep what is already buffered from starting; the others only stop the intake."""

@@ -146,7 +146,7 @@ class Ledger:
         return runs, epoch
 
     def _add_restored(self, runs: list[Run], epoch: int) -> int:
-        """What an earlier commit knew beyond the position is still acknowledged, and not received again yet."""
+        """What an earlier commit knew beyond the position is still acknowledged, not received again yet."""
         restored = self.restored
         assert restored is not None
         # The committable offset itself is by definition not acknowledged.

@@ -95,7 +95,9 @@ def decode(text: str, identity: Identity, committed: int) -> Restored | Ignored 
         return None
     if not text.startswith(PREFIX):
         if text.startswith(FAMILY) and text[len(FAMILY) :].split(".", 1)[0].isdigit() and "." in text:
-            return Ignored(f"it is of another version of streamloop ({text.split('.', 1)[0]}, this one reads sl1)")
+            return Ignored(
+                f"it is of another version of streamloop ({text.split('.', 1)[0]}, this one reads sl1)"
+            )
         return Ignored("it was written by another program")
     if len(text) > LIMIT:
         return Ignored(f"it is longer than {LIMIT} characters")
@@ -108,11 +110,11 @@ def decode(text: str, identity: Identity, committed: int) -> Restored | Ignored 
         return Ignored("it is damaged (its checksum does not match)")
     try:
         return _decode_body(body[:-4], identity, committed)
-    except (_Malformed, UnicodeDecodeError):
+    except (_MalformedError, UnicodeDecodeError):
         return Ignored("it is malformed")
 
 
-class _Malformed(Exception):
+class _MalformedError(Exception):
     """The bytes do not follow the form."""
 
 
@@ -126,10 +128,13 @@ def _decode_body(body: bytes, identity: Identity, committed: int) -> Restored | 
         return Ignored(f"it belongs to cluster {cluster}, and this is {identity.cluster_id}")
     if topic != _short(identity.topic_id)[1:].decode():
         return Ignored(
-            f"it belongs to the topic with id {topic}, and this one has {identity.topic_id} (recreated or copied)"
+            f"it belongs to the topic with id {topic}, and this one has {identity.topic_id} "
+            "(recreated or copied)"
         )
     if offset != committed:
-        return Ignored(f"it belongs to the committed offset {offset}, and the committed offset is {committed}")
+        return Ignored(
+            f"it belongs to the committed offset {offset}, and the committed offset is {committed}"
+        )
     if kind == _RUNS:
         runs = _decode_runs(body, at, committed)
     elif kind == _BITSET:
@@ -176,7 +181,7 @@ def _decode_runs(body: bytes, at: int, committed: int) -> list[Run]:
         start = offset + gap
         offset = start + count
         if gap < 1 or count < 1 or offset > _MAX_OFFSET or offset - committed > _MAX_SPAN:
-            raise _Malformed
+            raise _MalformedError
         runs.append((start, offset))
     return runs
 
@@ -194,7 +199,7 @@ def _decode_bits(body: bytes, at: int, committed: int) -> list[Run]:
         bits >>= ones
         base += ones
     if base > _MAX_OFFSET:
-        raise _Malformed
+        raise _MalformedError
     return runs
 
 
@@ -206,10 +211,10 @@ def _short(text: str) -> bytes:
 
 def _read_short(body: bytes, at: int) -> tuple[str, int]:
     if at >= len(body):
-        raise _Malformed
+        raise _MalformedError
     end = at + 1 + body[at]
     if end > len(body):
-        raise _Malformed
+        raise _MalformedError
     return body[at + 1 : end].decode("utf-8"), end
 
 
@@ -226,7 +231,7 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(body) or shift > 63:
-            raise _Malformed
+            raise _MalformedError
         byte = body[at]
         at += 1
         number |= (byte & 0x7F) << shift

@@ -18,24 +18,11 @@ if TYPE_CHECKING:
 class Attempts:
     """What only a message that has failed (or comes from a retry topic) needs. Most never have one."""
 
-    __slots__ = (
-        "before",
-        "due",
-        "early",
-        "first_failed_at",
-        "hop",
-        "in_place",
-        "retry_index",
-        "unavailable",
-    )
+    __slots__ = ("before", "due", "first_failed_at", "in_place", "last", "retry_index", "unavailable")
 
-    def __init__(
-        self, before: int = 0, hop: int = 0, due: float = 0.0, first_failed_at: float | None = None
-    ) -> None:
+    def __init__(self, before: int = 0, due: float = 0.0, first_failed_at: float | None = None) -> None:
         self.before = before
         """Attempts made in earlier deliveries, since the original or the last replay."""
-        self.hop = hop
-        """0: read from a source (or replay) topic; i + 1: read from retry topic i of the plan."""
         self.due = due
         """Not to be started before this time (engine clock, seconds); 0 when it may start at once."""
         self.first_failed_at = first_failed_at
@@ -46,8 +33,8 @@ class Attempts:
         """The retry topic that it is being routed to."""
         self.unavailable = 0
         """Unavailable outcomes in a row; these spend no attempt."""
-        self.early = False
-        """It left BACKOFF early, because too much was waiting."""
+        self.last: Failure | None = None
+        """The last failure."""
 
 
 class Record:
@@ -68,7 +55,6 @@ class Record:
         "offset",
         "part",
         "place",
-        "skipped",
         "size",
         "started",
         "state",
@@ -79,9 +65,8 @@ class Record:
     """The lane it is part of; None: unordered."""
     place: int
     """Its place in its lane: the difference of two is how many are between them."""
-    following: Record | None
     started: float
-    skipped: bool
+    """When its handler began (engine clock, seconds)."""
 
     def __init__(self, offset: int, key: bytes | None, size: int, leader_epoch: int, message: Any) -> None:
         self.offset = offset
@@ -92,7 +77,7 @@ class Record:
         self.state = State.FETCHED
         self.attempts: Attempts | None = None
         self.failure: Failure | None = None
-        self.following = None
+        self.following: Record | None = None
 
     def begin(self, now: float) -> bool:
         """Claim the record for its handler. False: its partition has left, or is being drained.

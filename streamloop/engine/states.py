@@ -1,7 +1,7 @@
 """The life of one message: its states, what can happen to it, and the one table that joins them.
 
-Every change of a message's state goes through :data:`TABLE`. What the table does not have raises
-:class:`IllegalTransition` and changes nothing. The diagram in docs/architecture.md is made from this table
+Every change goes through :data:`TABLE`. What the table does not have raises
+:class:`IllegalTransitionError` and changes nothing. The diagram in docs/architecture.md is made from this table
 (:func:`mermaid`), and a test fails when they differ.
 
 What each state promises:
@@ -63,7 +63,7 @@ class Happened(IntEnum):
     REVOKE = 12
 
 
-class IllegalTransition(Exception):
+class IllegalTransitionError(Exception):
     """An event that the table does not have for that state. The message's state is unchanged."""
 
     def __init__(self, state: State, happened: Happened) -> None:
@@ -145,11 +145,11 @@ def after(state: State, happened: Happened) -> State:
     """The state that follows.
 
     Raises:
-        IllegalTransition: the table has no such event for that state.
+        IllegalTransitionError: the table has no such event for that state.
     """
     following = _NEXT[state][happened]
     if following is None:
-        raise IllegalTransition(state, happened)
+        raise IllegalTransitionError(state, happened)
     return following
 
 
