@@ -1,0 +1,1 @@
+"""The project's tests. `realkafka` starts the Apache Kafka that the tests under `broker` need."""
