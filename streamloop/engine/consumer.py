@@ -29,6 +29,8 @@ class ConsumerSpec:
     plan: RetryPlan = field(default_factory=RetryPlan)
     dead_letters_per_minute: int | None = None
     """For each partition; above it the partition is held. None: no limit."""
+    batch_size: int = 0
+    """Messages that a batch handler gets at most; 0: the handler gets one message at a time."""
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class ConsumerState:
         Workers that never wait finish many in one turn, and so get a longer queue; workers that wait get
         no more than there are free ones, and the turns of the partitions stay fair.
         """
-        room = self.spec.concurrency + self.finished - self.running
+        room = self.spec.concurrency * (self.spec.batch_size or 1) + self.finished - self.running
         self.finished = 0
         return room
 

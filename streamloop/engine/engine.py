@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from streamloop.engine import events as ev
 from streamloop.engine.consumer import ConsumerSpec, ConsumerState, Intake
 from streamloop.engine.events import Reason
+from streamloop.engine.lanes import BatchLanes
 from streamloop.engine.ledger import Ledger
 from streamloop.engine.metadata import Identity, Ignored, decode
 from streamloop.engine.partition import Hold, Partition
@@ -488,12 +489,24 @@ class Engine:
             started = consumer.turns.take(room) if room > 0 else []
             if consumer.zombies:
                 started = [record for record in started if not self._held_by_zombie(consumer, record)]
+            if consumer.spec.batch_size:
+                started = self._runs(started, room)
             if self.budget is not None:
                 self.budget -= len(started)
             records += started
         if records:
             consumer.running += len(records)
             self.emit(ev.Dispatch(consumer.index, records))
+
+    def _runs(self, heads: list[Record], room: int) -> list[Record]:
+        """For a batch consumer: with each head what follows it in its lane."""
+        records: list[Record] = []
+        for at, head in enumerate(heads, 1):
+            lanes = head.part.lanes
+            assert isinstance(lanes, BatchLanes)
+            # Every head that was taken gets at least itself; what room is left goes to those that come first.
+            records += lanes.run(head, max(1, room - len(records) - (len(heads) - at)))
+        return records
 
     def _held_by_zombie(self, consumer: ConsumerState, record: Record) -> bool:
         if record.lane is None:

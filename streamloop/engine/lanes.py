@@ -93,6 +93,57 @@ class Lanes:
         self.ready.clear()
 
 
+class BatchLanes(Lanes):
+    """Lanes of a batch consumer: a run of a lane's records is handed over together, in offset order.
+
+    The lane is free again when every record of the run is done, so that a lane is never in two batches.
+    """
+
+    __slots__ = ("_runs", "_size")
+
+    def __init__(self, ordering: Ordering, size: int) -> None:
+        super().__init__(ordering)
+        self._size = size
+        self._runs: dict[bytes | str, tuple[int, Record]] = {}
+        """Of each lane that is in a batch: how many records are not done, and the run's last one."""
+
+    def run(self, head: Record, most: int) -> list[Record]:
+        """The head and what follows it in its lane, at most ``most`` and at most a batch."""
+        records = [head]
+        lane = head.lane
+        if lane is not None:
+            last = head
+            while last.following is not None and len(records) < min(most, self._size):
+                last = last.following
+                records.append(last)
+            self._runs[lane] = (len(records), last)
+        return records
+
+    def release(self, record: Record) -> None:
+        """The record is done; when it was the run's last to be so, the lane's next becomes ready."""
+        lane = record.lane
+        if lane is None:
+            return
+        left, last = self._runs[lane]
+        if record is not last:
+            record.following = None
+        if left > 1:
+            self._runs[lane] = (left - 1, last)
+            return
+        del self._runs[lane]
+        following = last.following
+        if following is None:
+            del self.tails[lane]
+        else:
+            last.following = None
+            self.ready.append(following)
+
+    def clear(self) -> None:
+        """The partition has left."""
+        super().clear()
+        self._runs.clear()
+
+
 class Turns:
     """Whose turn it is among the partitions of one consumer that have something ready."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamloop.engine.events import Reason
 from streamloop.engine.gate import STOPS_DISPATCH
-from streamloop.engine.lanes import Lanes
+from streamloop.engine.lanes import BatchLanes, Lanes
 
 if TYPE_CHECKING:
     from streamloop.engine.consumer import ConsumerState, Intake
@@ -86,7 +86,8 @@ class Partition:
         self.consumer = consumer
         self.hop = hop
         self.ledger = ledger
-        self.lanes = Lanes(consumer.spec.ordering)
+        spec = consumer.spec
+        self.lanes = BatchLanes(spec.ordering, spec.batch_size) if spec.batch_size else Lanes(spec.ordering)
         self.count = 0
         """Messages received and not ACKED."""
         self.bytes = 0
