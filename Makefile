@@ -1,0 +1,55 @@
+# The project's verbs, the same for people and CI. Each prints what it runs.
+# PYTHON chooses the interpreter (3.11 or newer), VENV the virtual environment, ARGS adds arguments to pytest or the benchmark.
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UV := uv==0.13.9
+
+.PHONY: help setup demo test test-broker lint format bench lock clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: $(STAMP) ## make the virtual environment and install the package into it, from requirements.lock
+
+$(STAMP): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "streamloop needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ": name another one, for example make setup PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP) ## 20,000 orders through the real consumer, killed half-way: needs only Python
+	$(BIN)/python -m streamloop.demo
+
+test: $(STAMP) ## every test that needs no broker
+	$(BIN)/python -m pytest -m "not broker" $(ARGS)
+
+test-broker: $(STAMP) ## the tests on a real Apache Kafka: needs Java 17 and Maven
+	$(BIN)/python -m pytest -m broker $(ARGS)
+
+lint: $(STAMP) ## style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## put the code into the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## messages a second beside bare loops and Java's Parallel Consumer: needs Java 17 and Maven
+	$(BIN)/python -m benchmarks.run $(ARGS)
+
+lock: ## resolve requirements.lock anew, for every Python that is supported
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV)
+	printf 'hatchling>=1.27,<2\neditables>=0.5,<1\n' | $(BIN)/python -m uv pip compile pyproject.toml - \
+	    --group dev --all-extras --universal --python-version 3.11 --generate-hashes --upgrade \
+	    --no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet --output-file requirements.lock
+
+clean: ## remove the virtual environment and everything that was built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/java/target
