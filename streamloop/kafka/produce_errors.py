@@ -10,7 +10,16 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["FATAL", "INVALID_ARG", "LOCAL_REFUSALS", "MEANINGS", "MSG_TIMED_OUT", "Meaning", "meaning_of"]
+__all__ = [
+    "FATAL",
+    "INVALID_ARG",
+    "LOCAL_REFUSALS",
+    "MEANINGS",
+    "MSG_TIMED_OUT",
+    "REMEMBERED",
+    "Meaning",
+    "meaning_of",
+]
 
 FATAL = -150
 INVALID_ARG = -186
@@ -84,6 +93,11 @@ MEANINGS: dict[int, Meaning] = {
     -152: Meaning.UNSENT,  # _PURGE_QUEUE
     -197: Meaning.UNSENT,  # _DESTROY
 }
+
+REMEMBERED: frozenset[int] = frozenset({3, 29, -188, -190})
+"""The client remembers these of a topic, and refuses later records by itself although the topic is there (or
+allowed) again, until it asks for the topic's metadata: which it may not do for minutes, unless it is told to.
+"""
 
 LOCAL_REFUSALS: frozenset[int] = frozenset(
     {

@@ -85,6 +85,15 @@ class ProducerChannel:
         except Exception as error:  # noqa: BLE001 - whatever it raises here, it can't be trusted any more
             self.broken = sentence(error)
 
+    def refresh(self, topic: str, seconds: float) -> bool:
+        """Make the client ask what the topic is now. False: no answer within ``seconds``."""
+        try:
+            self._producer.list_topics(topic, timeout=seconds)
+        except KafkaException as error:
+            self.last_error = sentence(error)
+            return False
+        return True
+
     def put_away(self) -> None:
         """Drop the Producer and its queue. Reports that it already holds are read first: less is sent
         twice."""

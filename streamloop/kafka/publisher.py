@@ -41,6 +41,7 @@ from streamloop.kafka.produce_errors import (
     INVALID_ARG,
     LOCAL_REFUSALS,
     MSG_TIMED_OUT,
+    REMEMBERED,
     Meaning,
     meaning_of,
 )
@@ -60,6 +61,8 @@ IDLE_S = 1.0
 """With nothing in flight the client is still polled this often: log, error and token callbacks run there."""
 CLOSE_MARGIN_S = 2.0
 """What close() adds to its time-out for the thread to put its Producers away."""
+METADATA_S = 0.5
+"""How long a turn may wait for the metadata of a topic that the client believes to be missing or denied."""
 SENDS_PER_TURN = 10_000
 """So that reports are read, and the heartbeat is stamped, while a large backlog is sent."""
 
@@ -277,9 +280,7 @@ class Publisher:
         """
         now = self.last_turn = self._clock()
         self._take_inbox()
-        for probe in self._blocks.take_probes(now):
-            self.counters.probes += 1
-            self._channel_of(probe).push(probe)
+        self._push_probes(now)
         for channel in self._channels:
             self._send_ready(channel, now)
         for channel in self._channels:
@@ -323,6 +324,15 @@ class Publisher:
 
     def _channel_of(self, entry: Entry) -> ProducerChannel:
         return self._solo if entry.alone else self._main
+
+    def _push_probes(self, now: float) -> None:
+        answers = True
+        for probe in self._blocks.take_probes(now):
+            self.counters.probes += 1
+            channel = self._channel_of(probe)
+            channel.push(probe)
+            if answers and channel.is_open and probe.block is not None and probe.block.code in REMEMBERED:
+                answers = channel.refresh(probe.request.topic, METADATA_S)
 
     def _send_ready(self, channel: ProducerChannel, now: float) -> None:
         if not channel.ready or channel.broken is not None or not self._open(channel, now):
@@ -393,10 +403,10 @@ class Publisher:
             if entry.cancelled:
                 self.counters.late_reports += 1
             if error is None:
-                self._recovered(channel)
                 self.counters.published += 1
-                self._blocks.answered(entry, now)
                 self._end(entry, ReportKind.DELIVERED, message.partition(), message.offset(), 0, "")
+                self._recovered(channel)
+                self._blocks.answered(entry, now)
                 continue
             reason = f"{error.name()}: {error.str()}"
             if error.code() == MSG_TIMED_OUT and channel.last_error:
@@ -408,8 +418,8 @@ class Publisher:
         if meaning in (Meaning.BATCH_TOO_LARGE, Meaning.BATCH_REFUSED, Meaning.UNSENT):
             if entry.alone and meaning is not Meaning.UNSENT:
                 kind = ReportKind.TOO_LARGE if meaning is Meaning.BATCH_TOO_LARGE else ReportKind.REFUSED
-                self._blocks.answered(entry, now)
                 self._end(entry, kind, -1, -1, code, reason)
+                self._blocks.answered(entry, now)
             elif entry.cancelled:
                 self._blocks.gone(entry, now)
             else:
