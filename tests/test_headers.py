@@ -198,7 +198,21 @@ def test_a_record_that_was_never_routed_has_no_routing(headers: RawHeaders | Non
 
 @pytest.mark.parametrize(
     "value",
-    [None, b"", b"-1", b"+1", b" 1", b"1_0", b"1.0", b"x", b"\xff", "\u0663".encode(), b"9" * 5_000, b"1e3"],
+    [
+        None,
+        b"",
+        b"-1",
+        b"+1",
+        b" 1",
+        b"1_0",
+        b"1.0",
+        b"x",
+        b"\xff",
+        "\u0663".encode(),
+        b"9" * 5_000,
+        b"9" * 19,
+        b"1e3",
+    ],
 )
 def test_malformed_numbers_count_as_absent(value: bytes | None) -> None:
     good = routed(attempt=4, not_before_ms=NOW)
@@ -347,6 +361,12 @@ def test_D5_then_the_largest_user_headers_are_replaced_by_a_marker_that_says_so(
 def test_D5_a_marker_is_not_replaced_by_another_one() -> None:
     marked: RawHeaders = [("big", b"streamloop: dropped 12345 bytes")]
     assert shrink(marked, headers_size(marked) - 1) is None
+
+
+def test_D5_a_value_that_is_shorter_than_its_marker_is_not_replaced() -> None:
+    short: RawHeaders = [("a", b"x" * 20), ("b", b"y" * 100)]
+    assert shrink(short, 70) == [("a", b"x" * 20), ("b", b"streamloop: dropped 100 bytes")]
+    assert shrink(short, 30) is None
 
 
 def test_D5_what_cannot_be_made_to_fit_is_said_to_be_so() -> None:
