@@ -1,4 +1,4 @@
-"""A publisher without its thread, on Producers and a clock that do what a test says. Called by the publisher's tests."""
+"""A publisher without its thread, on Producers and a clock that do what the test says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a publisher does when requests are cancelled, its Producer breaks, its receiver fails, or it is closed."""
+"""What a publisher does when requests are cancelled, its Producer breaks, or it is closed."""
 
 from __future__ import annotations
 
