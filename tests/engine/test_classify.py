@@ -175,7 +175,7 @@ class NotText(Exception):
 def test_what_cannot_be_printed_is_unprintable(error: Exception) -> None:
     failure = classify(raised(error), NO_RULES)
     assert failure.message == "unprintable"
-    assert failure.error_class.endswith(f"test_retry.{type(error).__name__}")
+    assert failure.error_class.endswith(f"test_classify.{type(error).__name__}")
 
 
 class Lies(Exception):
