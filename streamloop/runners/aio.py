@@ -1,0 +1,223 @@
+"""Coroutine handlers, on the event loop.
+
+Workers live for ever and pull from a ready queue: no task, no timer and no lock for each message. Each
+handler runs in a fresh copy of the base context, inside its worker's task, so that asyncio.timeout, TaskGroup
+and current_task work in it and no context variable leaks from one message to the next. Time-outs come from
+one scan. A worker that has nothing ready has the engine take what is done before it sleeps, so that handlers
+that never wait run without a turn of the event loop for each message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from streamloop.runners.base import (
+    TIMEOUT,
+    Handler,
+    Runner,
+    Sink,
+    Slot,
+    fail_undecoded,
+    failure_of,
+    make_message,
+    restore,
+    timed_out,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Generator
+    from contextvars import Context
+
+    from streamloop.engine.record import Record
+    from streamloop.message import Host, Message
+
+SLICE: Final = 0.002
+"""Seconds that one worker may run handlers that never wait before it lets the event loop turn."""
+
+
+@types.coroutine
+def turn() -> Generator[None, None, None]:
+    """Let the event loop turn once."""
+    yield
+
+
+@types.coroutine
+def drive(coroutine: Coroutine[Any, Any, Any], context: Context, waited: Any) -> Generator[Any, Any, Any]:
+    """Go on with a coroutine that has made its first step, each step in ``context``.
+
+    ``waited`` is what the first step yielded. What is thrown into this generator (a cancellation) reaches the
+    coroutine; what the coroutine returns or raises comes out here.
+    """
+    run, send, throw = context.run, coroutine.send, coroutine.throw
+    while True:
+        try:
+            sent = yield waited
+        except BaseException as error:  # noqa: BLE001 - it is the coroutine's to handle
+            try:
+                waited = run(throw, error)
+            except StopIteration as stop:
+                return stop.value
+        else:
+            try:
+                waited = run(send, sent)
+            except StopIteration as stop:
+                return stop.value
+
+
+class AsyncRunner(Runner):
+    """Runs ``async def`` handlers."""
+
+    def __init__(self, handler: Handler, sink: Sink, host: Host) -> None:
+        super().__init__(handler, sink, host)
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._loop = asyncio.get_running_loop()
+
+    def dispatch(self, records: list[Record]) -> None:
+        """Run these as workers become free."""
+        self._ready.extend(records)
+        if self._idle:
+            self._wake(1)
+        elif not self._slots:
+            self._hire(1)
+
+    def _wake(self, wanted: int) -> None:
+        idle = self._idle
+        while wanted > 0 and idle:
+            sleeper = idle.popleft()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                wanted -= 1
+        if wanted > 0:
+            self._hire(wanted)
+
+    def _hire(self, wanted: int) -> None:
+        for _ in range(min(wanted, self.handler.concurrency - len(self._slots))):
+            slot = Slot()
+            self._slots.append(slot)
+            slot.task = self._loop.create_task(
+                self._work(slot), name=f"streamloop-{self.handler.name}-{len(self._slots)}"
+            )
+
+    async def _work(self, slot: Slot) -> None:
+        handler, sink, host, ready = self.handler, self._sink, self._host, self._ready
+        call, wants_message, timeout = handler.call, handler.wants_message, handler.timeout
+        decode, is_raw = handler.decoder.decode, handler.decoder.is_raw
+        fresh_context = handler.context.copy
+        observe = self.durations.observe
+        done = sink.done
+        task = slot.task
+        now = slice_start = monotonic()
+        message: Message | None = None
+        while True:
+            if not ready:
+                if done:
+                    sink.flush()
+                if not ready:
+                    if self._stopping:
+                        return
+                    await self._sleep(task)
+                    now = slice_start = monotonic()
+                    continue
+            if now - slice_start > SLICE:
+                try:
+                    await turn()
+                except asyncio.CancelledError:
+                    restore(task)
+                now = slice_start = monotonic()
+                continue
+            record = ready.popleft()
+            value = record.message.value()
+            if value is None or not is_raw:
+                try:
+                    value = decode(value)
+                except BaseException as error:  # noqa: BLE001 - whatever it is, the loop goes on
+                    fail_undecoded(record, error, handler, sink)
+                    continue
+            if not record.begin(now):
+                sink.unstarted.append(record)
+                sink.soon()
+                continue
+            context = fresh_context()
+            waited = False
+            failure: BaseException | None = None
+            try:
+                if wants_message:
+                    message = make_message(record, handler, host, now)
+                    coroutine = call(value, message)
+                else:
+                    coroutine = call(value)
+                first = context.run(coroutine.send, None)
+            except StopIteration:
+                pass
+            except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+                failure = error
+            else:
+                waited = True
+                slot.begin([record], [message] if message is not None else None, now, timeout)
+                if ready:
+                    self._wake(len(ready))
+                slot.coroutine = coroutine
+                try:
+                    await drive(coroutine, context, first)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+                    failure = error
+                failure = self._ended(slot, task, failure)
+            if message is not None:
+                if failure is None and (outgoing := message.take_on_success()):
+                    waited = True
+                    try:
+                        await asyncio.gather(*map(host.publish, outgoing))
+                    except BaseException as error:  # noqa: BLE001 - the message has failed
+                        failure = error
+                        restore(task)
+                message = None
+            if failure is not None:
+                record.failure = failure_of(failure, handler)
+                failure = None
+            done.append(record)
+            end = monotonic()
+            observe(end - now)
+            now = end
+            if waited:
+                slice_start = end
+                sink.soon()
+
+    async def _sleep(self, task: asyncio.Task[None] | None) -> None:
+        sleeper = self._loop.create_future()
+        self._idle.append(sleeper)
+        try:
+            await sleeper
+        except asyncio.CancelledError:
+            restore(task)
+
+    def _ended(
+        self, slot: Slot, task: asyncio.Task[None] | None, failure: BaseException | None
+    ) -> BaseException | None:
+        """The handler is back: restore the task, and say what its end means when it was asked to stop."""
+        restore(task)
+        asked = slot.end()
+        if not asked:
+            return failure
+        if isinstance(failure, asyncio.CancelledError):
+            return timed_out(self.handler) if asked == TIMEOUT else failure
+        # It swallowed the cancellation, and what it then returned or raised counts.
+        self.counts.cancel_ignored += 1
+        return failure
+
+    def _interrupt(self, slot: Slot) -> None:
+        assert slot.task is not None
+        slot.task.cancel()
+
+    async def close(self) -> None:
+        """End the idle workers."""
+        self._stopping = True
+        self._wake(len(self._idle))
+        tasks = [slot.task for slot in self._slots if slot.records is None and slot.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)

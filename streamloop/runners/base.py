@@ -1,0 +1,298 @@
+"""What all runners share: the handler as declared, where results go, what is running, and durations."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from streamloop.engine.retry import Failure, Kind, classify
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterator
+    from contextvars import Context
+
+    from streamloop.codecs import Decoder
+    from streamloop.engine.record import Record
+    from streamloop.engine.retry import ErrorRules
+    from streamloop.message import Host, Message
+
+DURATION_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+"""Seconds: the bucket boundaries of the OpenTelemetry messaging conventions."""
+
+
+class Durations:
+    """A histogram of plain integers; read when scraped."""
+
+    __slots__ = ("buckets", "total")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(DURATION_BOUNDS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.buckets[bisect_left(DURATION_BOUNDS, seconds)] += 1
+        self.total += seconds
+
+    @property
+    def count(self) -> int:
+        """How many were observed."""
+        return sum(self.buckets)
+
+
+@dataclass(slots=True)
+class RunnerCounts:
+    """Plain integers; read when scraped."""
+
+    timeouts: int = 0
+    cancel_ignored: int = 0
+    """Handlers that went on after they had been asked to stop."""
+    abandoned: int = 0
+    """Handlers that were not back within kill_after of their time-out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """One @consumer's handler, ready to be called. Times in seconds."""
+
+    name: str
+    call: Callable[..., Any]
+    """Called with (value) or (value, message), middleware included."""
+    decoder: Decoder
+    wants_message: bool
+    rules: ErrorRules
+    timeout: float
+    kill_after: float
+    concurrency: int
+    context: Context
+    """The base context; each message gets a fresh copy of it."""
+    batch_size: int = 0
+    batch_linger: float = 0.0
+    code: object = None
+    """The handler's code object, by which it is recognised in a stack."""
+
+
+class Sink(Protocol):
+    """Where runners put what became of records; the engine's next step takes it."""
+
+    done: list[Record]
+    """Handlers that ended (``record.failure`` says how), and records that could not be decoded."""
+    unstarted: list[Record]
+    """Records that may not start any more."""
+
+    def soon(self) -> None:
+        """Have the engine take what is there in this turn of the event loop."""
+
+    def flush(self) -> None:
+        """Have the engine take what is there now; what it dispatches is in the ready queues on return."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A handler that runs, for status, health and logs."""
+
+    consumer: str
+    record: Record
+    started: float
+    deadline: float
+    asked_to_stop: bool
+    given_up: bool
+    """Not back within kill_after of its deadline."""
+    stack: str
+
+
+TIMEOUT: Final = "timeout"
+REVOKED: Final = "revoked"
+SHUTDOWN: Final = "shutdown"
+
+
+class Slot:
+    """A place for one running handler (or batch)."""
+
+    __slots__ = (
+        "asked",
+        "coroutine",
+        "deadline",
+        "given_up",
+        "messages",
+        "records",
+        "started",
+        "task",
+        "thread",
+    )
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.thread: int | None = None
+        """The thread that runs the handler."""
+        self.coroutine: Any = None
+        """The handler's coroutine, while it waits."""
+        self.records: list[Record] | None = None
+        self.messages: list[Message] | None = None
+        self.started = 0.0
+        self.deadline = 0.0
+        self.asked = ""
+        """Why it was asked to stop: TIMEOUT, REVOKED, SHUTDOWN; '' when it was not."""
+        self.given_up = False
+
+    def begin(
+        self, records: list[Record], messages: list[Message] | None, now: float, timeout: float
+    ) -> None:
+        """A handler runs in it."""
+        self.records = records
+        self.messages = messages
+        self.started = now
+        self.deadline = now + timeout
+        self.asked = ""
+
+    def end(self) -> str:
+        """The handler is back; returns why it was asked to stop, or ''."""
+        self.records = self.messages = self.coroutine = self.thread = None
+        self.given_up = False
+        return self.asked
+
+
+class Runner(ABC):
+    """Runs the handler of one consumer. All of it is called on the event loop."""
+
+    def __init__(self, handler: Handler, sink: Sink, host: Host) -> None:
+        self.handler = handler
+        self.counts = RunnerCounts()
+        self.durations = Durations()
+        self._sink = sink
+        self._host = host
+        self._ready: deque[Record] = deque()
+        self._slots: list[Slot] = []
+        self._stopping = False
+
+    @abstractmethod
+    def dispatch(self, records: list[Record]) -> None:
+        """Run these, in this order, as workers become free."""
+
+    @abstractmethod
+    def _interrupt(self, slot: Slot) -> None:
+        """Ask what runs in the slot to stop, beyond ``message.cancelled``."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the idle workers. Returns soon, whatever still runs."""
+
+    def cancel(self, records: list[Record]) -> None:
+        """Ask the handlers of these to stop: their partition has left."""
+        wanted = set(records)
+        for slot in self._slots:
+            if slot.records is None or wanted.isdisjoint(slot.records):
+                continue
+            for record, message in zip(slot.records, slot.messages or (), strict=False):
+                if record in wanted:
+                    message.cancelled.set()
+            # A batch is asked to stop when all of it has left.
+            if wanted.issuperset(slot.records):
+                self._ask(slot, REVOKED)
+
+    def scan(self, now: float) -> None:
+        """Ask what is past its deadline to stop; give up what did not come back. Called every 50 ms."""
+        for slot in self._slots:
+            if slot.records is None or now < slot.deadline:
+                continue
+            if not slot.asked:
+                self.counts.timeouts += 1
+                self._ask(slot, TIMEOUT)
+            elif not slot.given_up and now >= slot.deadline + self.handler.kill_after:
+                slot.given_up = True
+                self.counts.abandoned += 1
+
+    def stop(self) -> None:
+        """Ask all handlers to stop: the drain time is over."""
+        for slot in self._slots:
+            if slot.records is not None:
+                self._ask(slot, SHUTDOWN)
+
+    def _ask(self, slot: Slot, why: str) -> None:
+        if slot.asked:
+            return
+        slot.asked = why
+        for message in slot.messages or ():
+            message.cancelled.set()
+        self._interrupt(slot)
+
+    def running(self) -> Iterator[Running]:
+        """What runs now, the stack included where it can be had (not of what blocks the event loop)."""
+        for slot in self._slots:
+            for record in slot.records or ():
+                yield Running(
+                    self.handler.name,
+                    record,
+                    slot.started,
+                    slot.deadline,
+                    bool(slot.asked),
+                    slot.given_up,
+                    stack_of_thread(slot.thread) or stack_of_coroutine(slot.coroutine),
+                )
+
+
+def failure_of(error: BaseException, handler: Handler) -> Failure:
+    """Describe an exception by the consumer's rules."""
+    return classify(error, handler.rules)
+
+
+def fail_undecoded(record: Record, error: BaseException, handler: Handler, sink: Sink) -> None:
+    """The value can't be decoded: permanent, unless the codec's own dependency failed."""
+    failure = classify(error, handler.rules)
+    if failure.kind is not Kind.PERMANENT and not record.begin(monotonic()):
+        sink.unstarted.append(record)
+        sink.soon()
+        return
+    record.failure = failure
+    sink.done.append(record)
+    sink.soon()
+
+
+class HandlerTimeout(TimeoutError):  # noqa: N818 - a TimeoutError by name and nature
+    """The handler did not end within its time-out."""
+
+
+def timed_out(handler: Handler) -> HandlerTimeout:
+    """The error of a handler that was asked to stop at its time-out."""
+    return HandlerTimeout(f"the handler {handler.name} did not end within {handler.timeout:g} s (timeout)")
+
+
+def make_message(record: Record, handler: Handler, host: Host, now: float) -> Message:
+    """The handler's view of a record."""
+    from streamloop.message import Message
+
+    return Message(record, host, now + handler.timeout)
+
+
+def stack_of_thread(ident: int | None) -> str:
+    """The Python stack of a thread, or ''."""
+    frame = sys._current_frames().get(ident) if ident is not None else None  # noqa: SLF001 - there is no other way
+    return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+
+MOST_FRAMES: Final = 50
+
+
+def stack_of_coroutine(coroutine: Any) -> str:
+    """Where a coroutine waits: its frame and those of what it awaits, outermost first."""
+    lines: list[str] = []
+    while coroutine is not None and len(lines) < MOST_FRAMES:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "gi_frame", None)
+        if frame is None:
+            break
+        lines += traceback.format_list(traceback.StackSummary.extract([(frame, frame.f_lineno)]))
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
+    return "".join(lines)
+
+
+def restore(task: asyncio.Task[Any] | None) -> None:
+    """After a cancellation was taken: the next message must not see it."""
+    while task is not None and task.cancelling():
+        task.uncancel()

@@ -1,0 +1,225 @@
+"""Batch handlers: at most ``batch_size`` messages at a time, gathered for at most ``batch_linger`` seconds.
+
+A batch holds runs of lanes in offset order, and a lane is in one batch at a time. The handler may return an
+outcome for each message; what it raises is the failure of all. One message that can't be decoded fails alone
+and the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from streamloop.outcomes import batch_outcomes
+from streamloop.runners.aio import drive
+from streamloop.runners.base import (
+    TIMEOUT,
+    Handler,
+    Runner,
+    Sink,
+    Slot,
+    fail_undecoded,
+    failure_of,
+    make_message,
+    restore,
+    timed_out,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamloop.engine.record import Record
+    from streamloop.message import Host, Message
+
+
+class BatchRunner(Runner):
+    """Runs handlers that take a list. ``def`` handlers run in a thread each (``call_in_thread``)."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        sink: Sink,
+        host: Host,
+        *,
+        takes_messages: bool,
+        call_in_thread: Callable[[Callable[[], Any], Slot], asyncio.Future[Any]] | None = None,
+    ) -> None:
+        super().__init__(handler, sink, host)
+        self._takes_messages = takes_messages
+        self._call_in_thread = call_in_thread
+        self._ready_since = 0.0
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._gathering = 0
+        self._loop = asyncio.get_running_loop()
+
+    def dispatch(self, records: list[Record]) -> None:
+        """Run these as workers become free and a batch is full or has waited long enough."""
+        if not self._ready:
+            self._ready_since = monotonic()
+        self._ready.extend(records)
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._idle:
+            sleeper = self._idle.popleft()
+            if not sleeper.done():
+                sleeper.set_result(None)
+                return
+        if not self._gathering and len(self._slots) < self.handler.concurrency:
+            slot = Slot()
+            self._slots.append(slot)
+            slot.task = self._loop.create_task(
+                self._work(slot), name=f"streamloop-{self.handler.name}-{len(self._slots)}"
+            )
+
+    async def _work(self, slot: Slot) -> None:
+        task = slot.task
+        while not self._stopping:
+            batch = await self._gather(task)
+            if batch:
+                await self._run(slot, task, batch)
+                self._sink.soon()
+
+    async def _gather(self, task: asyncio.Task[None] | None) -> list[Record]:
+        """Wait until a batch is full or has waited for the linger; one worker gathers at a time."""
+        ready, size = self._ready, self.handler.batch_size
+        while not self._stopping:
+            if self._gathering and not ready:
+                await self._sleep(task, None)
+                continue
+            self._gathering += 1
+            try:
+                while ready and len(ready) < size and not self._stopping:
+                    left = self._ready_since + self.handler.batch_linger - monotonic()
+                    if left <= 0:
+                        break
+                    await self._sleep(task, left)
+                if ready:
+                    batch = [ready.popleft() for _ in range(min(size, len(ready)))]
+                    self._ready_since = monotonic()
+                    return batch
+                await self._sleep(task, None)
+            finally:
+                self._gathering -= 1
+        return []
+
+    async def _sleep(self, task: asyncio.Task[None] | None, seconds: float | None) -> None:
+        sleeper = self._loop.create_future()
+        self._idle.append(sleeper)
+        timer = self._loop.call_later(seconds, _wake_up, sleeper) if seconds is not None else None
+        try:
+            await sleeper
+        except asyncio.CancelledError:
+            restore(task)
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _run(self, slot: Slot, task: asyncio.Task[None] | None, batch: list[Record]) -> None:
+        handler, sink, host = self.handler, self._sink, self._host
+        now = monotonic()
+        records: list[Record] = []
+        values: list[Any] = []
+        messages: list[Message] = []
+        for record in batch:
+            value: Any = record.message.value()
+            if not self._takes_messages and (value is None or not handler.decoder.is_raw):
+                try:
+                    value = handler.decoder.decode(value)
+                except BaseException as error:  # noqa: BLE001 - this one fails alone
+                    fail_undecoded(record, error, handler, sink)
+                    continue
+            if not record.begin(now):
+                sink.unstarted.append(record)
+                sink.soon()
+                continue
+            records.append(record)
+            values.append(value)
+            messages.append(make_message(record, handler, host, now))
+        if not records:
+            return
+        slot.begin(records, messages, now, handler.timeout)
+        if self._ready:
+            self._wake()
+        failure: BaseException | None = None
+        returned: object = None
+        try:
+            returned = await self._call(slot, values, messages)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+            failure = error
+        restore(task)
+        asked = slot.end()
+        if asked:
+            if isinstance(failure, asyncio.CancelledError):
+                failure = timed_out(handler) if asked == TIMEOUT else failure
+            else:
+                self.counts.cancel_ignored += 1
+        outcomes: list[BaseException | None] = [failure] * len(records)
+        if failure is None:
+            outcomes = batch_outcomes(returned, len(records))
+        await self._publish(task, messages, outcomes)
+        for record, outcome in zip(records, outcomes, strict=True):
+            if outcome is not None:
+                record.failure = failure_of(outcome, handler)
+            sink.done.append(record)
+        self.durations.observe(monotonic() - now)
+
+    async def _call(self, slot: Slot, values: list[Any], messages: list[Message]) -> object:
+        handler = self.handler
+        first: list[Any] = messages if self._takes_messages else values
+        arguments = (first, messages) if handler.wants_message and not self._takes_messages else (first,)
+        context = handler.context.copy()
+        if self._call_in_thread is not None:
+            # Shielded: a thread can't be interrupted, and lane and place stay taken until it is back.
+            future = self._call_in_thread(lambda: context.run(handler.call, *arguments), slot)
+            while True:
+                try:
+                    return await asyncio.shield(future)
+                except asyncio.CancelledError:
+                    restore(asyncio.current_task())
+                    if future.done():
+                        return future.result()
+        coroutine = handler.call(*arguments)
+        try:
+            waited = context.run(coroutine.send, None)
+        except StopIteration as stop:
+            return stop.value
+        slot.coroutine = coroutine
+        return await drive(coroutine, context, waited)
+
+    async def _publish(
+        self, task: asyncio.Task[None] | None, messages: list[Message], outcomes: list[BaseException | None]
+    ) -> None:
+        """What the messages that succeeded publish on success; one that is refused fails its message."""
+        for at, message in enumerate(messages):
+            if outcomes[at] is None:
+                for outgoing in message.take_on_success():
+                    try:
+                        await self._host.publish(outgoing)
+                    except BaseException as error:  # noqa: BLE001 - that message has failed
+                        outcomes[at] = error
+                        restore(task)
+                        break
+
+    def _interrupt(self, slot: Slot) -> None:
+        if self._call_in_thread is None:
+            assert slot.task is not None
+            slot.task.cancel()
+
+    async def close(self) -> None:
+        """End the idle workers."""
+        self._stopping = True
+        while self._idle:
+            _wake_up(self._idle.popleft())
+        tasks = [slot.task for slot in self._slots if slot.records is None and slot.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+
+
+def _wake_up(sleeper: asyncio.Future[None]) -> None:
+    if not sleeper.done():
+        sleeper.set_result(None)

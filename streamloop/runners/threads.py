@@ -1,0 +1,147 @@
+"""Plain functions, in threads of our own.
+
+The threads are daemons and not an executor's: those keep a process from exiting until they return. Each
+handler runs in a fresh copy of the base context. A thread can't be interrupted: at its time-out a handler is
+asked through ``message.cancelled``, and its lane and place stay taken until it is back.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from streamloop.runners.base import (
+    Handler,
+    Runner,
+    Sink,
+    Slot,
+    fail_undecoded,
+    failure_of,
+    make_message,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from streamloop.engine.record import Record
+    from streamloop.message import Host, Message
+
+
+class _Job:
+    """One call: made on the event loop, run in a thread, and taken back on the event loop."""
+
+    __slots__ = ("error", "message", "record", "seconds", "slot", "value")
+
+    def __init__(self, slot: Slot, record: Record, value: object, message: Message | None) -> None:
+        self.slot = slot
+        self.record = record
+        self.value = value
+        self.message = message
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+
+
+class ThreadRunner(Runner):
+    """Runs ``def`` handlers."""
+
+    def __init__(self, handler: Handler, sink: Sink, host: Host, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(handler, sink, host)
+        self._loop = loop
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._results: deque[_Job] = deque()
+        self._scheduled = False
+        self._free: list[Slot] = []
+
+    def dispatch(self, records: list[Record]) -> None:
+        """Run these, in this order, as threads become free."""
+        self._ready.extend(records)
+        self._start()
+
+    def _start(self) -> None:
+        handler, ready, sink = self.handler, self._ready, self._sink
+        while ready:
+            if not self._free and len(self._slots) >= handler.concurrency:
+                return
+            record = ready.popleft()
+            value = record.message.value()
+            try:
+                if value is None or not handler.decoder.is_raw:
+                    value = handler.decoder.decode(value)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the loop goes on
+                fail_undecoded(record, error, handler, sink)
+                continue
+            now = monotonic()
+            if not record.begin(now):
+                sink.unstarted.append(record)
+                sink.soon()
+                continue
+            slot = self._free.pop() if self._free else self._hire()
+            message = make_message(record, handler, self._host, now) if handler.wants_message else None
+            slot.begin([record], [message] if message is not None else None, now, handler.timeout)
+            self._jobs.put(_Job(slot, record, value, message))
+
+    def _hire(self) -> Slot:
+        slot = Slot()
+        self._slots.append(slot)
+        thread = threading.Thread(
+            target=self._serve, name=f"streamloop-{self.handler.name}-{len(self._slots)}", daemon=True
+        )
+        thread.start()
+        return slot
+
+    # ------------------------------------------------------------------------------------ in the threads
+
+    def _serve(self) -> None:
+        call: Callable[..., Any] = self.handler.call
+        fresh_context = self.handler.context.copy
+        while (job := self._jobs.get()) is not None:
+            job.slot.thread = threading.get_ident()
+            start = monotonic()
+            try:
+                if job.message is None:
+                    fresh_context().run(call, job.value)
+                else:
+                    fresh_context().run(call, job.value, job.message)
+                    for outgoing in job.message.take_on_success():
+                        self._host.publish_from_thread(outgoing)
+            except BaseException as error:  # noqa: BLE001 - a handler may raise anything
+                job.error = error
+            job.seconds = monotonic() - start
+            self._results.append(job)
+            if not self._scheduled:
+                self._scheduled = True
+                try:
+                    self._loop.call_soon_threadsafe(self._take)
+                except RuntimeError:
+                    return  # the event loop has ended: the run is over, and nobody waits for this result
+
+    # --------------------------------------------------------------------------------- on the event loop
+
+    def _take(self) -> None:
+        self._scheduled = False
+        results, sink, handler = self._results, self._sink, self.handler
+        while results:
+            job = results.popleft()
+            slot = job.slot
+            error = job.error
+            if slot.end() and error is None:
+                self.counts.cancel_ignored += 1
+            self._free.append(slot)
+            if error is not None:
+                job.record.failure = failure_of(error, handler)
+            self.durations.observe(job.seconds)
+            sink.done.append(job.record)
+        sink.soon()
+        self._start()
+
+    def _interrupt(self, slot: Slot) -> None:
+        """A thread can't be interrupted."""
+
+    async def close(self) -> None:
+        """End the idle threads; one whose handler still runs ends with the process."""
+        for _ in self._slots:
+            self._jobs.put(None)
