@@ -16,7 +16,7 @@ from streamloop.errors import StreamLoopError
 from streamloop.kafka.headers import user_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from streamloop.codecs import Codec
     from streamloop.engine.record import Record
@@ -60,11 +60,12 @@ class Host(Protocol):
     """Who publishes for a message, and knows what its headers say of its past."""
 
     group: str
+    clock: Callable[[], float]
+    """Monotonic seconds."""
 
     def publish(self, outgoing: Outgoing) -> Awaitable[None]: ...
     def publish_from_thread(self, outgoing: Outgoing) -> None: ...
     def routing(self, raw: RawMessage) -> Routing | None: ...
-    def now(self) -> float: ...
 
 
 class Message:
@@ -156,7 +157,7 @@ class Message:
     @property
     def remaining(self) -> float:
         """Seconds until the deadline; negative when it has passed."""
-        return self.deadline - self._host.now()
+        return self.deadline - self._host.clock()
 
     @property
     def cancelled(self) -> threading.Event:

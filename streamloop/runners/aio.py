@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import types
 from collections import deque
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from streamloop.runners.base import (
@@ -108,9 +107,9 @@ class AsyncRunner(Runner):
         decode, is_raw = handler.decoder.decode, handler.decoder.is_raw
         fresh_context = handler.context.copy
         observe = self.durations.observe
-        done = sink.done
+        done, clock = sink.done, self._clock
         task = slot.task
-        now = slice_start = monotonic()
+        now = slice_start = clock()
         message: Message | None = None
         while True:
             if not ready:
@@ -120,14 +119,14 @@ class AsyncRunner(Runner):
                     if self._stopping:
                         return
                     await self._sleep(task)
-                    now = slice_start = monotonic()
+                    now = slice_start = clock()
                     continue
             if now - slice_start > SLICE:
                 try:
                     await turn()
                 except asyncio.CancelledError:
                     restore(task)
-                now = slice_start = monotonic()
+                now = slice_start = clock()
                 continue
             record = ready.popleft()
             value = record.message.value()
@@ -135,7 +134,7 @@ class AsyncRunner(Runner):
                 try:
                     value = decode(value)
                 except BaseException as error:  # noqa: BLE001 - whatever it is, the loop goes on
-                    fail_undecoded(record, error, handler, sink)
+                    fail_undecoded(record, error, handler, sink, now)
                     continue
             if not record.begin(now):
                 sink.unstarted.append(record)
@@ -181,7 +180,7 @@ class AsyncRunner(Runner):
                 record.failure = failure_of(failure, handler)
                 failure = None
             done.append(record)
-            end = monotonic()
+            end = clock()
             observe(end - now)
             now = end
             if waited:

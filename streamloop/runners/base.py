@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamloop.engine.retry import Failure, Kind, classify
@@ -168,6 +167,7 @@ class Runner(ABC):
         self.durations = Durations()
         self._sink = sink
         self._host = host
+        self._clock = host.clock
         self._ready: deque[Record] = deque()
         self._slots: list[Slot] = []
         self._stopping = False
@@ -243,10 +243,10 @@ def failure_of(error: BaseException, handler: Handler) -> Failure:
     return classify(error, handler.rules)
 
 
-def fail_undecoded(record: Record, error: BaseException, handler: Handler, sink: Sink) -> None:
+def fail_undecoded(record: Record, error: BaseException, handler: Handler, sink: Sink, now: float) -> None:
     """The value can't be decoded: permanent, unless the codec's own dependency failed."""
     failure = classify(error, handler.rules)
-    if failure.kind is not Kind.PERMANENT and not record.begin(monotonic()):
+    if failure.kind is not Kind.PERMANENT and not record.begin(now):
         sink.unstarted.append(record)
         sink.soon()
         return

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from streamloop.outcomes import batch_outcomes
@@ -57,7 +56,7 @@ class BatchRunner(Runner):
     def dispatch(self, records: list[Record]) -> None:
         """Run these as workers become free and a batch is full or has waited long enough."""
         if not self._ready:
-            self._ready_since = monotonic()
+            self._ready_since = self._clock()
         self._ready.extend(records)
         self._wake()
 
@@ -92,13 +91,13 @@ class BatchRunner(Runner):
             self._gathering += 1
             try:
                 while ready and len(ready) < size and not self._stopping:
-                    left = self._ready_since + self.handler.batch_linger - monotonic()
+                    left = self._ready_since + self.handler.batch_linger - self._clock()
                     if left <= 0:
                         break
                     await self._sleep(task, left)
                 if ready:
                     batch = [ready.popleft() for _ in range(min(size, len(ready)))]
-                    self._ready_since = monotonic()
+                    self._ready_since = self._clock()
                     return batch
                 await self._sleep(task, None)
             finally:
@@ -119,7 +118,7 @@ class BatchRunner(Runner):
 
     async def _run(self, slot: Slot, task: asyncio.Task[None] | None, batch: list[Record]) -> None:
         handler, sink, host = self.handler, self._sink, self._host
-        now = monotonic()
+        now = self._clock()
         records: list[Record] = []
         values: list[Any] = []
         messages: list[Message] = []
@@ -129,7 +128,7 @@ class BatchRunner(Runner):
                 try:
                     value = handler.decoder.decode(value)
                 except BaseException as error:  # noqa: BLE001 - this one fails alone
-                    fail_undecoded(record, error, handler, sink)
+                    fail_undecoded(record, error, handler, sink, now)
                     continue
             if not record.begin(now):
                 sink.unstarted.append(record)
@@ -166,7 +165,7 @@ class BatchRunner(Runner):
             if outcome is not None:
                 record.failure = failure_of(outcome, handler)
             sink.done.append(record)
-        self.durations.observe(monotonic() - now)
+        self.durations.observe(self._clock() - now)
 
     async def _call(self, slot: Slot, values: list[Any], messages: list[Message]) -> object:
         handler = self.handler

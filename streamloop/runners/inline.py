@@ -7,7 +7,6 @@ watchdog reports one that blocks the loop.
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from streamloop.runners.aio import SLICE, turn
@@ -44,7 +43,7 @@ class InlineRunner(Runner):
 
     async def _work(self) -> None:
         handler, sink, ready, done = self.handler, self._sink, self._ready, self._sink.done
-        slice_start = monotonic()
+        slice_start = self._clock()
         while True:
             if not ready:
                 if done:
@@ -54,12 +53,12 @@ class InlineRunner(Runner):
                         return
                     self._sleeper = self._loop.create_future()
                     await self._sleeper
-                    slice_start = monotonic()
+                    slice_start = self._clock()
                     continue
-            now = monotonic()
+            now = self._clock()
             if now - slice_start > SLICE:
                 await turn()
-                slice_start = monotonic()
+                slice_start = self._clock()
                 continue
             await self._run(handler, ready.popleft(), now)
 
@@ -70,7 +69,7 @@ class InlineRunner(Runner):
             if value is None or not handler.decoder.is_raw:
                 value = handler.decoder.decode(value)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the loop goes on
-            fail_undecoded(record, error, handler, sink)
+            fail_undecoded(record, error, handler, sink, now)
             return
         if not record.begin(now):
             sink.unstarted.append(record)
@@ -95,7 +94,7 @@ class InlineRunner(Runner):
         slot.end()
         sink.done.append(record)
         sink.soon()
-        self.durations.observe(monotonic() - now)
+        self.durations.observe(self._clock() - now)
 
     def _interrupt(self, slot: Slot) -> None:
         """Nothing that runs on the loop can be interrupted; the watchdog sees a blocked loop."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from streamloop.runners.base import (
@@ -72,9 +71,9 @@ class ThreadRunner(Runner):
                 if value is None or not handler.decoder.is_raw:
                     value = handler.decoder.decode(value)
             except BaseException as error:  # noqa: BLE001 - whatever it is, the loop goes on
-                fail_undecoded(record, error, handler, sink)
+                fail_undecoded(record, error, handler, sink, self._clock())
                 continue
-            now = monotonic()
+            now = self._clock()
             if not record.begin(now):
                 sink.unstarted.append(record)
                 sink.soon()
@@ -100,7 +99,7 @@ class ThreadRunner(Runner):
         fresh_context = self.handler.context.copy
         while (job := self._jobs.get()) is not None:
             job.slot.thread = threading.get_ident()
-            start = monotonic()
+            start = self._clock()
             try:
                 if job.message is None:
                     fresh_context().run(call, job.value)
@@ -110,7 +109,7 @@ class ThreadRunner(Runner):
                         self._host.publish_from_thread(outgoing)
             except BaseException as error:  # noqa: BLE001 - a handler may raise anything
                 job.error = error
-            job.seconds = monotonic() - start
+            job.seconds = self._clock() - start
             self._results.append(job)
             if not self._scheduled:
                 self._scheduled = True
