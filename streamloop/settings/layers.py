@@ -91,6 +91,8 @@ def dotted(path: Iterable[str]) -> str:
 
 def option(path: SettingPath) -> str:
     """How a setting is written on the command line."""
+    if path == ("topics",):
+        return "--topic"
     if len(path) == 1:
         return "--" + path[0].replace("_", "-")
     return f"--set {dotted(path)}"

@@ -47,6 +47,9 @@ class Problem:
     setting: str
     sentence: str
 
+    def __str__(self) -> str:
+        return f"{self.severity.value}: {self.sentence}"
+
 
 def memory_limit_of_control_group(root: Path = Path("/")) -> int | None:
     """Bytes that the control group (v2 or v1) of this process may use; None when there is no limit.

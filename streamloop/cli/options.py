@@ -1,0 +1,87 @@
+"""Command line options, made from the settings model: whatever is a setting is an option, too.
+
+Values stay texts: the settings read and judge them, so that a mistake is told in one way only. Called by the
+commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from streamloop.errors import ConfigurationError
+from streamloop.settings.describe import DURATIONS, SIZES, describe_field, settings_in_order
+from streamloop.settings.layers import option
+from streamloop.settings.model import Settings
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+_BY_HAND: Final = frozenset({"topics"})
+
+
+def with_settings(command: CommandT) -> CommandT:
+    """Add --config, an option for each setting, --topic, and --set for what is nested."""
+    decorators = [
+        click.option(
+            "--config",
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            help="Settings file (YAML). Else STREAMLOOP_CONFIG, else ./streamloop.yaml if there is one.",
+        ),
+        click.option(
+            "--topic",
+            "topics",
+            multiple=True,
+            metavar="OLD=NEW",
+            help="Read topic NEW where the code says OLD. Repeatable.",
+        ),
+        click.option(
+            "--set",
+            "others",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help=(
+                "Any setting, also nested: consumers.charge.timeout=10s, kafka.consumer.debug=cgrp. "
+                "Repeatable."
+            ),
+        ),
+        *(_option(name) for name in settings_in_order() if name not in _BY_HAND),
+    ]
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def overrides(options: dict[str, Any]) -> dict[str, object]:
+    """The settings among a command's parameters (see ``with_settings``), for StreamLoop.configure."""
+    given: dict[str, object] = {
+        name: value
+        for name, value in options.items()
+        if value is not None and name in Settings.model_fields and name not in _BY_HAND
+    }
+    if options["topics"]:
+        given["topics"] = dict(_pair("--topic", "OLD=NEW", each) for each in options["topics"])
+    for each in options["others"]:
+        name, value = _pair("--set", "NAME=VALUE", each)
+        given[name] = value
+    return given
+
+
+def _pair(name: str, shape: str, text: str) -> tuple[str, str]:
+    left, equals, right = text.partition("=")
+    if not equals or not left.strip():
+        # The text is not repeated: it may hold a secret.
+        raise ConfigurationError(f"{name} needs {shape}, with an equals sign between the two.")
+    return left.strip(), right
+
+
+def _option(name: str) -> Callable[[CommandT], CommandT]:
+    written = option((name,))
+    text = describe_field(name)
+    if Settings.model_fields[name].annotation is bool:
+        return click.option(f"{written}/--no-{written[2:]}", name, default=None, help=text)
+    kind = "DURATION" if name in DURATIONS else "SIZE" if name in SIZES else "VALUE"
+    return click.option(written, name, metavar=kind, help=text)
