@@ -74,6 +74,8 @@ class Handler:
     """The base context; each message gets a fresh copy of it."""
     batch_size: int = 0
     batch_linger: float = 0.0
+    takes_messages: bool = False
+    """A batch handler whose only argument is the list of messages."""
     code: object = None
     """The handler's code object, by which it is recognised in a stack."""
 

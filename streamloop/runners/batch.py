@@ -42,11 +42,9 @@ class BatchRunner(Runner):
         sink: Sink,
         host: Host,
         *,
-        takes_messages: bool,
         call_in_thread: Callable[[Callable[[], Any], Slot], asyncio.Future[Any]] | None = None,
     ) -> None:
         super().__init__(handler, sink, host)
-        self._takes_messages = takes_messages
         self._call_in_thread = call_in_thread
         self._ready_since = 0.0
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -124,7 +122,7 @@ class BatchRunner(Runner):
         messages: list[Message] = []
         for record in batch:
             value: Any = record.message.value()
-            if not self._takes_messages and (value is None or not handler.decoder.is_raw):
+            if not handler.takes_messages and (value is None or not handler.decoder.is_raw):
                 try:
                     value = handler.decoder.decode(value)
                 except BaseException as error:  # noqa: BLE001 - this one fails alone
@@ -169,8 +167,8 @@ class BatchRunner(Runner):
 
     async def _call(self, slot: Slot, values: list[Any], messages: list[Message]) -> object:
         handler = self.handler
-        first: list[Any] = messages if self._takes_messages else values
-        arguments = (first, messages) if handler.wants_message and not self._takes_messages else (first,)
+        first: list[Any] = messages if handler.takes_messages else values
+        arguments = (first, messages) if handler.wants_message and not handler.takes_messages else (first,)
         context = handler.context.copy()
         if self._call_in_thread is not None:
             # Shielded: a thread can't be interrupted, and lane and place stay taken until it is back.

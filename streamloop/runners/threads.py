@@ -144,3 +144,43 @@ class ThreadRunner(Runner):
         """End the idle threads; one whose handler still runs ends with the process."""
         for _ in self._slots:
             self._jobs.put(None)
+
+
+def call_in_thread(
+    loop: asyncio.AbstractEventLoop,
+) -> Callable[[Callable[[], Any], Slot], asyncio.Future[Any]]:
+    """For batches of plain functions: run a call in a daemon thread of its own, and give its future.
+
+    A batch is large, so that a thread for each costs little.
+    """
+
+    def call(function: Callable[[], Any], slot: Slot) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: object, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        def serve() -> None:
+            slot.thread = threading.get_ident()
+            result: object = None
+            error: BaseException | None = None
+            try:
+                result = function()
+            except StopIteration as stop:
+                error = RuntimeError(f"the handler raised StopIteration: {stop}")
+            except BaseException as raised:  # noqa: BLE001 - a handler may raise anything
+                error = raised
+            try:
+                loop.call_soon_threadsafe(settle, result, error)
+            except RuntimeError:
+                return  # the event loop has ended: the run is over, and nobody waits for this result
+
+        threading.Thread(target=serve, name="streamloop-batch", daemon=True).start()
+        return future
+
+    return call

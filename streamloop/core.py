@@ -1,0 +1,435 @@
+"""The engine and its runners on one event loop: takes what the pollers and the publisher say, has the engine
+decide, and passes the effects on.
+
+Nothing here talks to Kafka: intakes (pollers) and the publisher are ports, so that the testing harness runs
+the very same code without a broker. All methods run on the event loop's thread, but :meth:`Core.deliver`,
+:meth:`Core.take_reports` and :meth:`Core.publish_from_thread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any, Protocol
+
+from streamloop.engine import events as ev
+from streamloop.errors import PublishError
+from streamloop.kafka.headers import read_routing
+from streamloop.kafka.publisher import PublishRequest, Report, ReportKind
+from streamloop.routing import Router
+from streamloop.runners.aio import AsyncRunner
+from streamloop.runners.batch import BatchRunner
+from streamloop.runners.inline import InlineRunner
+from streamloop.runners.threads import ThreadRunner, call_in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from streamloop.engine.engine import Engine
+    from streamloop.engine.events import Event
+    from streamloop.engine.record import Record
+    from streamloop.engine.retry import Failure
+    from streamloop.kafka.headers import Routing
+    from streamloop.message import Outgoing, RawMessage
+    from streamloop.routing import Topics
+    from streamloop.runners.base import Handler, Runner
+
+log = logging.getLogger("streamloop")
+
+
+class IntakePort(Protocol):
+    """A poller, as the core sees it."""
+
+    waiting: bool
+    """It is full and waits to be woken."""
+
+    def command(self, commands: Sequence[Any]) -> None:
+        """Carry these out, in order. Never blocks."""
+
+    def wake(self) -> None:
+        """Capacity was given back."""
+
+
+class PublisherPort(Protocol):
+    """The publisher, as the core sees it."""
+
+    def submit(self, requests: Sequence[PublishRequest]) -> None:
+        """Publish these. Never blocks."""
+
+    def cancel(self, ids: Iterable[int]) -> None:
+        """These need not be published any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerPlan:
+    """A handler, and how it is run."""
+
+    handler: Handler
+    is_async: bool
+    inline: bool
+
+
+class Heartbeat:
+    """When the event loop last turned (monotonic seconds). Written by the core, read by pollers."""
+
+    __slots__ = ("stamp",)
+
+    def __init__(self, stamp: float) -> None:
+        self.stamp = stamp
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Why the run is to end, as the engine said it."""
+
+    halted: ev.Halt | None = None
+    bound: str = ""
+    drained: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Core:
+    """Runs the engine and the handlers of one loop."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        plans: Sequence[HandlerPlan],
+        topics: Topics,
+        *,
+        group: str,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+    ) -> None:
+        self.engine = engine
+        self.group = group
+        self.clock = clock
+        self.wall = wall
+        """Epoch seconds."""
+        self.done: list[Record] = []
+        self.unstarted: list[Record] = []
+        self.outcome = Outcome()
+        self.heartbeat = Heartbeat(clock())
+        self.turns = 0
+        self.notices: dict[str, int] = {}
+        """How many notices of each kind there were."""
+        self._topics = topics
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[Event] = deque()
+        self._inbox_scheduled = False
+        self._soon = False
+        self._in_step = False
+        self._intakes: list[IntakePort] = []
+        self._commands: list[list[Any]] = []
+        self._publisher: PublisherPort | None = None
+        self._ids = count(1)
+        self._router = Router(topics, group)
+        self._futures: dict[int, asyncio.Future[None]] = {}
+        self._routes: dict[int, Record] = {}
+        self._route_ids: dict[Record, int] = {}
+        self._requests: list[PublishRequest] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._act: dict[type[Any], Callable[[Any], None]] = {
+            ev.Dispatch: self._dispatch,
+            ev.Cancel: self._cancel,
+            ev.Route: self._route,
+            ev.Unroute: self._unroute,
+            ev.Hold: self._to_intake,
+            ev.Seek: self._to_intake,
+            ev.Commit: self._to_intake,
+            ev.Quiet: self._to_intake,
+            ev.Drained: self._drained,
+            ev.BoundReached: self._bound,
+            ev.Halt: self._halt,
+            ev.Notice: self._notice,
+        }
+        self.runners: list[Runner] = [self._runner(plan) for plan in plans]
+
+    def _runner(self, plan: HandlerPlan) -> Runner:
+        handler = plan.handler
+        if handler.batch_size:
+            in_thread = None if plan.is_async else call_in_thread(self._loop)
+            return BatchRunner(handler, self, self, call_in_thread=in_thread)
+        if plan.is_async:
+            return AsyncRunner(handler, self, self)
+        if plan.inline:
+            return InlineRunner(handler, self, self)
+        return ThreadRunner(handler, self, self, self._loop)
+
+    def connect(self, intakes: Sequence[IntakePort], publisher: PublisherPort) -> None:
+        """Give it its pollers (in the order of the engine's intakes) and its publisher."""
+        self._intakes = list(intakes)
+        self._commands = [[] for _ in intakes]
+        self._publisher = publisher
+
+    # ------------------------------------------------------------------------------------- from any thread
+
+    def deliver(self, events: Sequence[Event]) -> None:
+        """Events of a poller. Never blocks."""
+        self._inbox.extend(events)
+        if not self._inbox_scheduled:
+            self._inbox_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._take_inbox)
+            except RuntimeError:
+                return  # the event loop has ended: nobody decides any more, and nothing is committed
+
+    def take_reports(self, reports: Sequence[Report]) -> None:
+        """Reports of the publisher. Never blocks."""
+        try:
+            self._loop.call_soon_threadsafe(self._reports, reports)
+        except RuntimeError:
+            return  # as in deliver()
+
+    def publish_from_thread(self, outgoing: Outgoing) -> None:
+        """Publish for a handler that runs in a thread; blocks until the broker has confirmed it."""
+        asyncio.run_coroutine_threadsafe(self.publish(outgoing), self._loop).result()
+
+    # ------------------------------------------------------------------------------------------- the step
+
+    def _take_inbox(self) -> None:
+        self._inbox_scheduled = False
+        self.flush()
+
+    def soon(self) -> None:
+        """Have the engine take what is there in this turn of the event loop."""
+        if not self._soon:
+            self._soon = True
+            self._loop.call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._soon = False
+        if self.done or self.unstarted or self._inbox:
+            self.flush()
+
+    def flush(self) -> None:
+        """Have the engine take what is there now."""
+        events: list[Event] = []
+        inbox = self._inbox
+        while inbox:
+            events.append(inbox.popleft())
+        if self.done:
+            events.append(ev.Finished(self.done.copy()))
+            self.done.clear()
+        if self.unstarted:
+            events.append(ev.Unstarted(self.unstarted.copy()))
+            self.unstarted.clear()
+        self.step(events)
+
+    def step(self, events: Sequence[Event]) -> None:
+        """One call of the engine, and what follows from it."""
+        self.turns += 1
+        now = self.clock()
+        self.heartbeat.stamp = now
+        act = self._act
+        for effect in self.engine.step(now, events):
+            act[type(effect)](effect)
+        for index, commands in enumerate(self._commands):
+            if commands:
+                self._commands[index] = []
+                self._intakes[index].command(commands)
+        if self._requests:
+            assert self._publisher is not None
+            requests, self._requests = self._requests, []
+            self._publisher.submit(requests)
+        for intake in self._intakes:
+            if intake.waiting:
+                intake.wake()
+        self._arm()
+
+    def _arm(self) -> None:
+        due = self.engine.next_due()
+        timer = self._timer
+        if timer is not None:
+            if due is not None and timer.when() <= due and not timer.cancelled():
+                return
+            timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer = self._loop.call_at(max(due, self.clock()), self._timer_due)
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        self.flush()
+
+    def tick(self) -> None:
+        """Look at deadlines and at what only time shows. Called every 50 ms."""
+        now = self.clock()
+        for runner in self.runners:
+            runner.scan(now)
+        self.flush()
+
+    # -------------------------------------------------------------------------------------------- effects
+
+    def _dispatch(self, effect: ev.Dispatch) -> None:
+        self.runners[effect.consumer].dispatch(effect.records)
+
+    def _cancel(self, effect: ev.Cancel) -> None:
+        for runner in self.runners:
+            runner.cancel(effect.records)
+
+    def _to_intake(self, effect: ev.Hold | ev.Seek | ev.Commit | ev.Quiet) -> None:
+        self._commands[effect.intake].append(effect)
+
+    def _drained(self, _effect: ev.Drained) -> None:
+        self.outcome.drained = True
+        self.outcome.changed.set()
+
+    def _bound(self, effect: ev.BoundReached) -> None:
+        self.outcome.bound = effect.bound
+        self.outcome.changed.set()
+
+    def _halt(self, effect: ev.Halt) -> None:
+        self.outcome.halted = effect
+        self.outcome.changed.set()
+
+    def _notice(self, effect: ev.Notice) -> None:
+        self.notices[effect.kind] = self.notices.get(effect.kind, 0) + 1
+        log.log(
+            logging.WARNING if effect.warning else logging.INFO,
+            effect.text,
+            extra={"kind": effect.kind, **effect.fields},
+        )
+
+    # ----------------------------------------------------------------------------------- routed messages
+
+    def _route(self, effect: ev.Route) -> None:
+        record = effect.record
+        number = next(self._ids)
+        self._routes[number] = record
+        self._route_ids[record] = number
+        request = self._router.request(number, effect, self.wall())
+        self._requests.append(request)
+        name = record.part.name
+        log.info(
+            "%s/%s/%s: %s, to %s",
+            name.topic,
+            name.partition,
+            record.offset,
+            _short(effect.failure),
+            request.topic,
+            extra={
+                "kind": "routed",
+                "topic": name.topic,
+                "partition": name.partition,
+                "offset": record.offset,
+                "target": request.topic,
+                "attempt": effect.attempt,
+                "error_class": effect.failure.error_class,
+                "fingerprint": effect.failure.fingerprint,
+            },
+        )
+
+    def _unroute(self, effect: ev.Unroute) -> None:
+        number = self._route_ids.pop(effect.record, None)
+        if number is not None:
+            del self._routes[number]
+            self._router.forget(number)
+            assert self._publisher is not None
+            self._publisher.cancel([number])
+
+    def _reports(self, reports: Sequence[Report]) -> None:
+        events: list[Event] = []
+        for report in reports:
+            record = self._routes.get(report.id)
+            if record is not None:
+                self._route_report(report, record, events)
+            else:
+                self._own_report(report)
+        self._inbox.extend(events)
+        self.flush()
+
+    def _route_report(self, report: Report, record: Record, events: list[Event]) -> None:
+        match report.kind:
+            case ReportKind.DELIVERED:
+                del self._routes[report.id]
+                del self._route_ids[record]
+                self._router.forget(report.id)
+                events.append(ev.Published(record))
+            case ReportKind.BLOCKED:
+                events.append(ev.PublishBlocked(record, report.reason))
+            case ReportKind.UNBLOCKED:
+                events.append(ev.PublishUnblocked(record))
+            case ReportKind.TOO_LARGE | ReportKind.REFUSED:
+                again = self._router.refused(report)
+                if again.reason:
+                    events.append(ev.PublishBlocked(record, again.reason))
+                if again.delay:
+                    self._loop.call_later(again.delay, self._again, report.id)
+                else:
+                    self._requests.append(again.request)
+
+    def _again(self, number: int) -> None:
+        """Try once more what the broker refused: somebody may have raised the topic's limit."""
+        if number in self._routes and self._publisher is not None:
+            self._publisher.submit([self._router.fresh(number)])
+
+    # ----------------------------------------------------------------------------------- handlers' publishes
+
+    async def publish(self, outgoing: Outgoing) -> None:
+        """Publish for a handler, and wait until the broker has confirmed it.
+
+        Raises PublishError when the broker refuses this very record.
+        """
+        number = next(self._ids)
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._futures[number] = future
+        assert self._publisher is not None
+        try:
+            self._publisher.submit(
+                [
+                    PublishRequest(
+                        number,
+                        outgoing.topic,
+                        outgoing.partition,
+                        outgoing.key,
+                        outgoing.value,
+                        outgoing.headers,
+                    )
+                ]
+            )
+            await future
+        finally:
+            if self._futures.pop(number, None) is not None and not future.done():
+                self._publisher.cancel([number])
+
+    def _own_report(self, report: Report) -> None:
+        future = self._futures.get(report.id)
+        if future is None or future.done():
+            return
+        if report.kind is ReportKind.DELIVERED:
+            future.set_result(None)
+        elif report.kind is ReportKind.BLOCKED:
+            log.warning(
+                "a handler's publish to %s waits: %s", report.topic, report.reason, extra={"kind": "publish"}
+            )
+        elif report.kind in (ReportKind.TOO_LARGE, ReportKind.REFUSED):
+            future.set_exception(PublishError(f"publish to {report.topic}: {report.reason}"))
+
+    def routing(self, raw: RawMessage) -> Routing | None:
+        """What the headers of a record of our own retry topics say of its past; None for all others."""
+        if self._topics.is_source(raw.topic() or ""):
+            return None
+        return read_routing(raw.headers(), group=self.group)
+
+    # ------------------------------------------------------------------------------------------------ stop
+
+    async def close(self) -> None:
+        """End the idle workers and the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for runner in self.runners:
+            await runner.close()
+        for future in self._futures.values():
+            if not future.done():
+                future.cancel()
+
+
+def _short(failure: Failure) -> str:
+    # Escaped: an error's text may quote a hostile payload, and logs are read on terminals.
+    text = failure.message.encode("unicode_escape").decode("ascii")
+    return f"{failure.error_class}: {text[:200]}"
