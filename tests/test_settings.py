@@ -170,7 +170,7 @@ class TestMistakes:
                 {"keywords": {"timeout": -1}},
                 "timeout is -1 (keyword timeout): give seconds, or a number with a unit such as 500ms, 30s, "
                 "5m, 2h or "
-                "14d, and not below 0.",
+                "14d, not below 0 and at most 100 years.",
             ),
             (
                 {"env": {"STREAMLOOP_ORDERING": "keys"}},
@@ -238,6 +238,32 @@ class TestMistakes:
         self, given: dict[str, Any], sentence: str
     ) -> None:
         assert refused(**given) == sentence
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            {"keywords": {"concurrency": 10**400}},
+            {"keywords": {"concurrency": "9" * 5000}},
+            {"keywords": {"sasl_password_file": "a\0b"}},
+            {"keywords": {"group": "\ud800"}},
+            {"keywords": {1: 2}},
+            {"env": {"STREAMLOOP_": "x"}},
+            {"env": {"STREAMLOOP_KAFKA__COMMON__": "x"}},
+            {"env": {"STREAMLOOP_CONSUMERS": '{"a": [3]}'}},
+            {"command_line": {"kafka.common.": "x"}},
+            {"command_line": {"": "x"}},
+            {"command_line": {"consumers.a": "x"}},
+        ],
+    )
+    def test_whatever_is_written_is_answered_with_sentences(self, given: dict[str, Any]) -> None:
+        assert all(line.endswith((".", "?")) for line in refused(**given).splitlines())
+
+    @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=3))
+    def test_no_environment_makes_anything_but_sentences(self, env: dict[str, str]) -> None:
+        try:
+            load(env={f"STREAMLOOP_{name}": value for name, value in env.items()})
+        except ConfigurationError:
+            pass
 
     def test_all_mistakes_are_told_at_once_a_line_each(self) -> None:
         text = refused({"brokrs": 1, "timeout": "soon", "concurrency": -1}, {"STREAMLOOP_START": "yesterday"})
@@ -504,7 +530,8 @@ class TestUnits:
         assert units.duration(text) == seconds
 
     @pytest.mark.parametrize(
-        "wrong", ["", "s", "5x", "-1", "-5s", "nan", float("inf"), True, None, [], "1h 30"]
+        "wrong",
+        ["", "s", "5x", "-1", "-5s", "nan", float("inf"), True, None, [], "1h 30", "9" * 400, 10**400],
     )
     def test_wrong_durations(self, wrong: object) -> None:
         with pytest.raises(ValueError, match="give seconds"):
@@ -532,7 +559,7 @@ class TestUnits:
     def test_sizes(self, text: object, size: int) -> None:
         assert units.size(text) == size
 
-    @pytest.mark.parametrize("wrong", ["", "MiB", "5 apples", True, None, 1.5, "1.5"])
+    @pytest.mark.parametrize("wrong", ["", "MiB", "5 apples", True, None, 1.5, "1.5", 10**400, "9" * 400])
     def test_wrong_sizes(self, wrong: object) -> None:
         with pytest.raises(ValueError, match="give bytes"):
             units.size(wrong)
@@ -559,7 +586,9 @@ class TestUnits:
     def test_a_time_in_yaml_is_a_start(self, yaml: Any) -> None:
         assert load(yaml_path=yaml("start: 2026-01-31T08:00:00Z")).settings.start == 1_769_846_400_000
 
-    @pytest.mark.parametrize("wrong", ["2026-01-31T08:00:00", "tomorrow", -1, True, None, 1.5])
+    @pytest.mark.parametrize(
+        "wrong", ["2026-01-31T08:00:00", "tomorrow", -1, True, None, 1.5, 1_769_846_400, 10**40]
+    )
     def test_wrong_starts(self, wrong: object) -> None:
         with pytest.raises(ValueError, match="earliest, latest, stop"):
             units.start(wrong)

@@ -401,7 +401,7 @@ def _refusal(settings: Settings, section: Section, said: str, config: Mapping[st
     named = (
         re.search(r"""property:? ["']([\w.]+)""", said)
         or re.search(r"`([\w.]+)`", said)
-        or re.match(r"([\w.]+) ", said)
+        or re.match(r"([a-z]+\.[\w.]+) ", said)
     )
     name = named[1] if named else ""
     place = _place(settings, section, name)

@@ -93,7 +93,7 @@ def option(path: SettingPath) -> str:
     """How a setting is written on the command line."""
     if path == ("topics",):
         return "--topic"
-    if len(path) == 1:
+    if len(path) == 1 and path[0] not in ("kafka", "consumers"):
         return "--" + path[0].replace("_", "-")
     return f"--set {dotted(path)}"
 
@@ -263,6 +263,8 @@ class _Walk:
 
     def visit(self, path: SettingPath, value: object) -> None:
         match path:
+            case _ if not all(path):
+                self._unknown(path, [])
             case ("kafka",) | ("kafka", _):
                 if len(path) == 2 and path[1] not in SECTIONS:
                     self._unknown(path, [])

@@ -7,6 +7,7 @@ Called by StreamLoop before it starts anything, and by the command line.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,8 +216,8 @@ def _read_secret_files(assigned: dict[SettingPath, Assignment], problems: list[s
             continue
         try:
             secret = Path(str(file.value)).read_text(encoding="utf-8")[:_LONGEST_SECRET].rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text, or no path"
             problems.append(
                 f"{name}_file is {str(file.value)!r} ({file.origin}), which can't be read: {why}."
             )
@@ -258,7 +259,8 @@ def _sentence(detail: ErrorDetails, assigned: Mapping[SettingPath, Assignment]) 
         return f"{name} ({assignment.origin}) is not valid: {advice}."
     if assignment.value is None:
         return f"{name} ({assignment.origin}) has no value: {advice}, or leave it out."
-    shown = repr(assignment.value)
+    value = assignment.value
+    shown = str(value) if isinstance(value, dt.date) else repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return f"{name} is {shown} ({assignment.origin}): {advice}."
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
@@ -27,6 +26,11 @@ _DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d)\s*)+")
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 DURATION_PATTERN: Final = r"^\s*([0-9.]+([eE][+-]?[0-9]+)?|([0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*)+)\s*$"
 SIZE_PATTERN: Final = r"^\s*[0-9.]+([eE][+-]?[0-9]+)?\s*([kKmMgGtT]?i?[bB]?)\s*$"
+
+_FIRST_MILLISECONDS: Final = 10**11
+_LAST_MILLISECONDS: Final = 253_402_300_800_000  # the year 10000
+_LARGEST: Final = 2**53
+_LONGEST_SECONDS: Final = 100 * 365 * 86_400
 
 _BYTES: Final = TypeAdapter(ByteSize)
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
@@ -48,12 +52,12 @@ def duration(value: object) -> float:
         else:
             raise ValueError(_DURATION_HINT)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = value
     else:
         raise ValueError(_DURATION_HINT)  # noqa: TRY004 - pydantic makes a report of a ValueError only
-    if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{_DURATION_HINT}, and not below 0")
-    return seconds
+    if not 0 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(f"{_DURATION_HINT}, not below 0 and at most 100 years")
+    return float(seconds)
 
 
 def size(value: object) -> int:
@@ -63,7 +67,7 @@ def size(value: object) -> int:
         if _NUMBER.fullmatch(text):
             return _whole(float(text), _SIZE_HINT)
         try:
-            return int(_BYTES.validate_python(text + "B" if text.endswith("i") else text))
+            return _whole(_BYTES.validate_python(text + "B" if text.endswith("i") else text), _SIZE_HINT)
         except ValidationError:
             raise ValueError(_SIZE_HINT) from None
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -74,16 +78,15 @@ def size(value: object) -> int:
 def count(value: object) -> int:
     """A whole number. ``1e+06`` is one too: that is how Helm writes a million."""
     if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-        return _whole(
-            float(value.strip()) if not value.strip().lstrip("+-").isdigit() else int(value), _COUNT_HINT
-        )
+        return _whole(float(value), _COUNT_HINT)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _whole(value, _COUNT_HINT)
     raise ValueError(_COUNT_HINT)
 
 
 def _whole(value: float, hint: str) -> int:
-    if not math.isfinite(value) or value != int(value):
+    # Up to 2**53 a float is exact; nothing that is counted here comes near.
+    if not -_LARGEST <= value <= _LARGEST or value != int(value):
         raise ValueError(hint)
     return int(value)
 
@@ -164,8 +167,11 @@ def start(value: object) -> StartWord | int:
         if value.tzinfo is None:
             raise ValueError(f"the time has no zone: {hint}")
         return start(round(value.timestamp() * 1000))
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        if 0 <= value < _FIRST_MILLISECONDS:
+            raise ValueError(f"that is a time before 1974, perhaps meant in seconds: {hint}")
+        if 0 < value < _LAST_MILLISECONDS:
+            return value
     raise ValueError(hint)
 
 
