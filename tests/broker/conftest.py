@@ -129,3 +129,4 @@ def members(tmp_path: Path) -> Iterator[Members]:
         yield started
     finally:
         started.end()
+        print(started.transcript())  # shown when the test failed

@@ -133,7 +133,9 @@ class KafkaCluster(KafkaClient):
                 said = "\n".join(node.last_words() for node in self.nodes)
                 self.stop()
                 # Another process took a port between the look and the start: that alone is worth another try.
-                if not (tries_left and isinstance(error, _EndedEarly) and "Address already in use" in said):
+                if not (
+                    tries_left and isinstance(error, _EndedEarlyError) and "Address already in use" in said
+                ):
                     raise
 
     def wait_ready(self, timeout: float = START_SECONDS) -> None:
@@ -142,7 +144,9 @@ class KafkaCluster(KafkaClient):
         def ready() -> bool:
             for node in self.nodes:
                 if not node.running:
-                    raise _EndedEarly(f"Kafka node {node.node_id} ended while starting:\n{node.last_words()}")
+                    raise _EndedEarlyError(
+                        f"Kafka node {node.node_id} ended while starting:\n{node.last_words()}"
+                    )
                 if not node.listening():  # the cluster lists a killed node until its session ends
                     return False
             try:
@@ -212,5 +216,5 @@ class KafkaCluster(KafkaClient):
                 raise RuntimeError(f"formatting Kafka node {node.node_id} failed:\n{node.last_words()}")
 
 
-class _EndedEarly(RuntimeError):  # noqa: N818 - it says what happened to a node
+class _EndedEarlyError(RuntimeError):
     """A node's process ended before the cluster was ready."""

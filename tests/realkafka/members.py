@@ -1,7 +1,8 @@
 """Members of a group that run in processes of their own, so that a test can stop, kill and restart them.
 
-What calls it: the fixture `members`. Each member is Python with a script or a module; its output is captured
-line by line. Every member that was started is ended by its own id when the test is over.
+What calls it: the fixture `members`, and the benchmarks for each rival. Each member is Python with a script
+or a module; its output is captured line by line. Every member that was started is ended by its own id when
+the test is over.
 """
 
 import os
@@ -138,31 +139,33 @@ class Members:
         else:
             path = self._folder / f"member_{len(self._started) + 1}.py"
             path.write_text(source, encoding="utf-8")
-        return self._start([str(path), *args], name, env)
+        return self.start([sys.executable, str(path), *args], name=name, env=env)
 
     def start_module(
         self, module: str, *args: str, name: str | None = None, env: Mapping[str, str] | None = None
     ) -> Member:
         """Run `python -m module args`, for example the command line of the package."""
-        return self._start(["-m", module, *args], name, env)
+        return self.start([sys.executable, "-m", module, *args], name=name, env=env)
 
-    def end(self) -> None:
-        """Kill and reap what still runs, and print what each printed: pytest shows it when a test failed."""
-        for member in self._started:
-            member.kill()
-        for member in self._started:
-            print(f"--- {member!r}")
-            for line in member.lines:
-                print(line)
-        self._started.clear()
-
-    def _start(self, argv: Sequence[str], name: str | None, env: Mapping[str, str] | None) -> Member:
+    def start(
+        self, argv: Sequence[str], *, name: str | None = None, env: Mapping[str, str] | None = None
+    ) -> Member:
+        """Run any program."""
         search = os.pathsep.join(filter(None, [str(self._folder), str(ROOT), os.environ.get("PYTHONPATH")]))
         member = Member(
             name or f"member-{len(self._started) + 1}",
-            [sys.executable, *argv],
+            argv,
             self._folder,
             {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": search, **(env or {})},
         )
         self._started.append(member)
         return member
+
+    def end(self) -> None:
+        """Kill and reap what still runs."""
+        for member in self._started:
+            member.kill()
+
+    def transcript(self) -> str:
+        """What each of them printed."""
+        return "\n".join("\n".join([f"--- {member!r}", *member.lines]) for member in self._started)
