@@ -72,10 +72,9 @@ class Capacity:
         free_bytes = self.high_bytes - self.taken_bytes + self.released_bytes
         if free <= 0 or free_bytes <= 0:
             return 0
-        largest = max(self._largest_before, self._largest)
-        if largest == 0:
+        if self.taken_messages == 0:
             return min(free, FIRST_FETCH)
-        by_bytes = free_bytes // largest
+        by_bytes = free_bytes // (max(self._largest_before, self._largest) or 1)
         if by_bytes >= free:
             return free
         return max(1, by_bytes)
