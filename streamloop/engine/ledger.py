@@ -73,7 +73,9 @@ class Ledger:
         """Take records (ascending offsets, at or above the position); returns those that are to be handled.
 
         A record that the restored metadata names, and whose leader epoch is not newer than the metadata's,
-        is ACKED at once.
+        is ACKED at once. Leader epochs never fall along a log: from the first newer one on, none of what the
+        metadata names is in this log any more, and it is forgotten (else it would travel in our next commit
+        beside acknowledged records of the newer epoch, and be believed).
         """
         self.outstanding.extend(records)
         self.position = records[-1].offset + 1
@@ -82,20 +84,21 @@ class Ledger:
         fresh = [record for record in records if not self._known(record)]
         if len(fresh) != len(records):
             self.advance()
-        if self.position >= self.restored.runs[-1][1]:
+        if self.restored is not None and self.position >= self.restored.runs[-1][1]:
             self.restored = None
-            self._starts = []
         return fresh
 
     def _known(self, record: Record) -> bool:
         restored = self.restored
-        assert restored is not None
-        at = bisect_right(self._starts, record.offset) - 1
-        if at < 0 or record.offset >= restored.runs[at][1]:
+        if restored is None:
             return False
         epoch = record.leader_epoch
         # A leader elected later may have written another record at that offset. When in doubt, handle it.
         if epoch > restored.leader_epoch or (epoch < 0 <= restored.leader_epoch):
+            self.restored = None
+            return False
+        at = bisect_right(self._starts, record.offset) - 1
+        if at < 0 or record.offset >= restored.runs[at][1]:
             return False
         record.state = _KNOWN
         record.message = None
@@ -123,11 +126,13 @@ class Ledger:
     def _beyond(self) -> tuple[list[Run], int]:
         """The acknowledged runs beyond committable, and the highest leader epoch among them.
 
+        The epoch is unknown (-1) as soon as one of them is: then nothing vouches for the others either.
         Offsets between two acknowledged neighbours that were never received do not exist for this consumer
         (markers, compaction, aborted transactions), so that a run goes on over them.
         """
         runs: list[Run] = []
         epoch = -1
+        unknown = False
         start = end = -1
         for record in self.outstanding:
             if record.state is _ACKED:
@@ -136,6 +141,8 @@ class Ledger:
                 end = record.offset + 1
                 if record.leader_epoch > epoch:
                     epoch = record.leader_epoch
+                elif record.leader_epoch < 0:
+                    unknown = True
             elif start >= 0:
                 runs.append((start, end))
                 start = -1
@@ -143,15 +150,13 @@ class Ledger:
             runs.append((start, end))
         if self.restored is not None:
             epoch = self._add_restored(runs, epoch)
-        return runs, epoch
+        return runs, -1 if unknown else epoch
 
     def _add_restored(self, runs: list[Run], epoch: int) -> int:
         """What an earlier commit knew beyond the position is still acknowledged, not received again yet."""
         restored = self.restored
         assert restored is not None
-        # The committable offset itself is by definition not acknowledged.
-        floor = max(self.position, self.committable + 1)
-        ahead = [(max(start, floor), end) for start, end in restored.runs if end > floor]
+        ahead = [(max(start, self.position), end) for start, end in restored.runs if end > self.position]
         if not ahead:
             return epoch
         if runs and runs[-1][1] >= ahead[0][0]:

@@ -34,8 +34,6 @@ _RUNS: Final = 1
 _BITSET: Final = 2
 _MOST_BYTES: Final = (LIMIT - len(PREFIX)) * 3 // 4
 _MAX_OFFSET: Final = 2**63 - 1
-_MAX_SPAN: Final = 10_000_000
-"""Offsets that one metadata string may span: a guard against hostile input, far above any gap limit."""
 
 Run = tuple[int, int]
 """Acknowledged offsets from the first (included) to the second (excluded)."""
@@ -65,8 +63,9 @@ class Ignored:
 
 
 def encode(identity: Identity, committed: int, leader_epoch: int, runs: Sequence[Run]) -> str:
-    """Metadata for a commit of ``committed``: ascending, disjoint, non-touching runs above it.
+    """Metadata for a commit of ``committed``: ascending, disjoint, non-touching runs at or above it.
 
+    A run may begin at ``committed`` itself: what an earlier commit knew, and was not received again yet.
     Returns an empty string when there is nothing to carry. Never longer than :data:`LIMIT`.
     """
     if not runs:
@@ -158,17 +157,16 @@ def _encode_runs(committed: int, runs: Sequence[Run], room: int) -> tuple[bytes,
 
 
 def _encode_bits(committed: int, runs: Sequence[Run], room: int) -> tuple[bytes, int]:
-    """One bit an offset, the first one for committed + 1 (committed itself is not acknowledged)."""
-    base = committed + 1
-    span = min(runs[-1][1] - base, room * 8)
+    """One bit an offset, the first one for ``committed``. Returns also the end of the last run."""
+    span = min(runs[-1][1] - committed, room * 8)
     bits = 0
     reach = committed
     for start, end in runs:
-        low, high = start - base, min(end - base, span)
+        low, high = start - committed, min(end - committed, span)
         if low >= span:
             break
         bits |= ((1 << (high - low)) - 1) << low
-        reach = base + high
+        reach = committed + high
     return bits.to_bytes((bits.bit_length() + 7) // 8, "little"), reach
 
 
@@ -180,7 +178,7 @@ def _decode_runs(body: bytes, at: int, committed: int) -> list[Run]:
         count, at = _read_varint(body, at)
         start = offset + gap
         offset = start + count
-        if gap < 1 or count < 1 or offset > _MAX_OFFSET or offset - committed > _MAX_SPAN:
+        if (gap < 1 and runs) or count < 1 or offset > _MAX_OFFSET:
             raise _MalformedError
         runs.append((start, offset))
     return runs
@@ -189,7 +187,7 @@ def _decode_runs(body: bytes, at: int, committed: int) -> list[Run]:
 def _decode_bits(body: bytes, at: int, committed: int) -> list[Run]:
     bits = int.from_bytes(body[at:], "little")
     runs: list[Run] = []
-    base = committed + 1
+    base = committed
     while bits:
         skip = (bits & -bits).bit_length() - 1
         bits >>= skip
