@@ -78,10 +78,10 @@ class ConsumerState:
         "finished",
         "held_heads",
         "index",
-        "parked",
         "probe",
         "running",
         "spec",
+        "trouble",
         "turns",
         "unavailable",
         "zombies",
@@ -101,11 +101,13 @@ class ConsumerState:
         self.unavailable = 0
         """Unavailable outcomes in a row."""
         self.broken = False
+        """A dependency is away: the partitions are held, and one message probes."""
+        self.trouble = ""
+        """What is away, as a sentence."""
         self.probe: Record | None = None
-        self.parked: deque[Record] = deque()
-        """Due, and waiting for the probe's outcome."""
-        self.zombies: dict[tuple[TopicPartition, bytes | str], int] = {}
-        """Lanes whose handler of an ended epoch still runs here."""
+        """The message whose outcome decides; None: the next one that is due."""
+        self.zombies: dict[tuple[TopicPartition, bytes | str], list[Record]] = {}
+        """Lanes with a handler of an ended epoch that still runs here."""
         self.held_heads: dict[tuple[TopicPartition, bytes | str], Record] = {}
         """Heads of the present epoch that wait for such a handler."""
 

@@ -7,7 +7,9 @@ again, and a simulator can drive it. One Engine serves one StreamLoop; all calls
 The one thing that happens outside :meth:`Engine.step` is ``Record.begin()``: the runner claims a record right
 before it calls the handler, because the partition may have left since it was dispatched.
 
-Failures and routing are in recovery.py, holds and what a tick looks at in watch.py; they share this state.
+Who starts is in dispatch.py, what follows from a failure in recovery.py, an unavailable dependency in
+breaker.py, commits in commits.py, what only time shows in watch.py, and what ends in bounds.py; they share
+this state.
 """
 
 from __future__ import annotations
@@ -19,9 +21,12 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from streamloop.engine import events as ev
+from streamloop.engine.bounds import Bounds
+from streamloop.engine.breaker import Breaker
+from streamloop.engine.commits import Commits
 from streamloop.engine.consumer import ConsumerSpec, ConsumerState, Intake
+from streamloop.engine.dispatch import Dispatcher
 from streamloop.engine.events import Reason
-from streamloop.engine.lanes import BatchLanes
 from streamloop.engine.ledger import Ledger
 from streamloop.engine.metadata import Identity, Ignored, decode
 from streamloop.engine.partition import Hold, Partition
@@ -37,11 +42,11 @@ if TYPE_CHECKING:
     from streamloop.engine.record import Record
 
 _PROCESSING = State.PROCESSING
-_FETCHED = State.FETCHED
 _BACKOFF = State.BACKOFF
 _ACKED = State.ACKED
 _REVOKED = State.REVOKED
-_HALTED = State.HALTED
+_ROUTING_RETRY = State.ROUTING_RETRY
+_ROUTING_DEAD = State.ROUTING_DEAD
 # A handler that returned, with nothing left to publish: both transitions of the table at once.
 _DONE = after(after(State.PROCESSING, Happened.SUCCEED), Happened.ACKNOWLEDGE)
 
@@ -90,25 +95,27 @@ class Engine:
         self.budget = config.max_messages
         """Messages that may still be started; None: no bound."""
         self._out: list[Effect] = []
-        self._touched: set[Partition] = set()
-        self._unsaid: set[Partition] = set()
-        self._dirty: set[Partition] = set()
+        # Dicts for sets in order of insertion: a recorded run gives the same effects in the same order.
+        self._touched: dict[Partition, None] = {}
+        self._unsaid: dict[Partition, None] = {}
         self._timers: list[tuple[float, int, Record | Partition]] = []
         self._order = count()
         self._tokens = count(1)
-        self._next_commit = 0.0
         self._reached: dict[TopicPartition, int] = {}
-        self._drained_said = False
-        self._bound_said = False
+        self._intake_of: dict[TopicPartition, Intake] = {}
+        self.commits = Commits(self)
+        self.bounds = Bounds(self)
+        self.breaker = Breaker(self)
         self.recovery = Recovery(self)
+        self._dispatcher = Dispatcher(self)
         self._watch = Watch(self)
         self._take: dict[type[Any], Callable[[Any], None]] = {
             ev.Fetched: self._fetched,
             ev.Finished: self._finished,
-            ev.Unstarted: self._unstarted,
+            ev.Unstarted: self._dispatcher.given_back,
             ev.Assigned: self._assigned,
             ev.EndOfPartition: self._end_of_partition,
-            ev.Published: self._published,
+            ev.Published: self.recovery.published,
             ev.PublishBlocked: self.recovery.publish_blocked,
             ev.PublishUnblocked: self.recovery.publish_unblocked,
             ev.Revoking: self._revoking,
@@ -142,21 +149,25 @@ class Engine:
         if not self.draining:
             for consumer in self.consumers:
                 if consumer.due or consumer.turns:
-                    self._dispatch(consumer)
-        if self._dirty:
-            self._commit()
+                    self._dispatcher.hand_out(consumer)
+        if self.commits.dirty:
+            self.commits.ask()
         if self._unsaid:
             self._say_holds()
-        self._quiet()
-        self._bounds()
+        if self.bounds.leaving:
+            self.bounds.quiet()
+        self.bounds.look()
         return out
 
     def next_due(self) -> float | None:
         """When the next step is due though nothing happens (engine clock), or None."""
-        due = self._timers[0][0] if self._timers else None
-        if self._dirty and (due is None or self._next_commit < due):
-            due = self._next_commit
-        return due
+        first = self._timers[0][0] if self._timers else None
+        dues = [due for due in (first, self.commits.due(), self._watch.due()) if due is not None]
+        return min(dues, default=None)
+
+    def idle(self) -> bool:
+        """Nothing runs, waits for a retry in place, or is being published."""
+        return self.bounds.idle()
 
     # ------------------------------------------------------------------------------------- in the other parts
 
@@ -171,7 +182,7 @@ class Engine:
     def hold(self, part: Partition, reason: Reason, detail: str) -> None:
         """Hold a partition for a reason of the engine's, and say so once."""
         if part.hold(reason, self.now, detail):
-            self._unsaid.add(part)
+            self._unsaid[part] = None
             self.emit(ev.Notice(True, "held", detail, self._naming(part, reason)))
 
     def release(self, part: Partition, reason: Reason) -> None:
@@ -180,7 +191,7 @@ class Engine:
         if hold is None:
             return
         self.held_seconds[reason] += self.now - hold.since
-        self._unsaid.add(part)
+        self._unsaid[part] = None
         self._resume(part)
         self.emit(ev.Notice(False, "released", f"no longer held: {reason.value}", self._naming(part, reason)))
 
@@ -237,11 +248,13 @@ class Engine:
         part.closing = self.draining
         part.settle_stopped()
         self.parts[event.partition] = intake.parts[event.partition] = part
+        self._intake_of[event.partition] = intake
+        self.breaker.assigned(part)
         if not event.committed:
             part.hold(Reason.ASSIGNING, self.now, "its start position is being committed")
             ledger.version = 1
-            self._unsaid.add(part)
-            self._emit_commit(part)
+            self._unsaid[part] = None
+            self.commits.emit(part)
 
     def _revoking(self, event: ev.Revoking) -> None:
         for name, epoch in event.partitions:
@@ -249,6 +262,7 @@ class Engine:
             if part is not None:
                 part.closing = part.revoking = True
                 part.settle_stopped()
+                self.bounds.leaving[part] = None
 
     def _closed(self, event: ev.Closed) -> None:
         for name, epoch in event.partitions:
@@ -262,34 +276,29 @@ class Engine:
         intake, consumer = part.intake, part.consumer
         del intake.parts[part.name]
         running: list[Record] = []
+        never_sent = {waiting.record for waiting in part.dead_waiting}
         for record in part.ledger.outstanding:
             state = record.state
             if state is _ACKED:
                 continue
             if state is _PROCESSING:
                 running.append(record)
-                if record.lane is not None:
-                    lane = (part.name, record.lane)
-                    consumer.zombies[lane] = consumer.zombies.get(lane, 0) + 1
+                self._dispatcher.outlived(record)
             elif state is _BACKOFF:
                 intake.backoff.pop(record, None)
-            elif state is State.ROUTING_RETRY or state is State.ROUTING_DEAD:
+            elif (state is _ROUTING_RETRY or state is _ROUTING_DEAD) and record not in never_sent:
                 self.emit(ev.Unroute(record))
             record.state = after(state, Happened.REVOKE)
         for reason, hold in (*part.holds.items(), *part.outside.items()):
             self.held_seconds[reason] += self.now - hold.since
-        intake.capacity.released(part.count + part.freed, part.bytes + part.freed_bytes)
-        part.count = part.bytes = part.freed = part.freed_bytes = 0
-        part.closing = True
-        part.settle_stopped()
-        part.lanes.clear()
-        part.ledger.outstanding.clear()
-        self._touched.discard(part)
-        self._dirty.discard(part)
-        self._unsaid.discard(part)
+        # What was acknowledged in this very step and is not settled yet is still in the count.
+        intake.capacity.released(part.count, part.bytes)
+        part.forget()
+        for waiting in (self._touched, self._unsaid, self.commits.dirty, self.bounds.leaving):
+            waiting.pop(part, None)
         for lane in [lane for lane, head in consumer.held_heads.items() if head.part is part]:
             del consumer.held_heads[lane]
-        self.recovery.partition_left(part)
+        self.breaker.left(part)
         if running:
             # Asked to stop in both cases: what they do from here on is done again by the next owner.
             self.emit(ev.Cancel(running))
@@ -305,20 +314,22 @@ class Engine:
 
     def _fetched(self, event: ev.Fetched) -> None:
         records = event.records
+        if not records:
+            return
         part = self.parts.get(event.partition)
         if part is None or part.epoch != event.epoch or part.seeking:
-            self._drop(self.intakes[self.config.role_of(event.partition.topic).hop > 0], event, part)
+            self._drop(event, part)
             return
         name, first = part.name, records[0].offset
         reached = self._reached.get(name, -1)
         counts = part.consumer.counts
         if first < reached:
             counts.redelivered += sum(record.offset < reached for record in records)
-        part.arrivals.append((first, self.now))
         if part.intake.retries:
             records = self.recovery.keep_due(part, records)
             if not records:
                 return
+        part.arrivals.append((first, self.now))
         received = len(records)
         counts.received += received
         last = records[-1].offset
@@ -348,13 +359,16 @@ class Engine:
         part.intake.capacity.released(known, size - fresh_size)
         part.count += len(fresh)
         part.bytes += fresh_size
-        self._dirty.add(part)
+        self.commits.dirty[part] = None
         return fresh
 
-    def _drop(self, intake: Intake, event: ev.Fetched, part: Partition | None) -> None:
+    def _drop(self, event: ev.Fetched, part: Partition | None) -> None:
         """Records of an ended epoch, or fetched before a seek was carried out: as if never taken."""
         records = event.records
-        intake = part.intake if part is not None else intake
+        # What reads the topic is known from its last assignment; a replay topic has hop 0 beside the sources.
+        intake = self._intake_of.get(event.partition)
+        if intake is None:
+            intake = self.intakes[self.config.role_of(event.partition.topic).hop > 0]
         intake.capacity.released(len(records), sum([record.size for record in records]))
         if part is None or part.epoch != event.epoch:
             self.late += 1
@@ -366,74 +380,66 @@ class Engine:
         version = part.ledger.version
         part.ledger.reached(event.offset)
         if part.ledger.version != version:
-            self._dirty.add(part)
+            self.commits.dirty[part] = None
         if part.end is None:
             part.end = event.offset
 
     def _finished(self, event: ev.Finished) -> None:
-        touched = self._touched
         last: Partition | None = None
-        succeeded = 0
+        done = size = 0
         for record in event.records:
-            part = record.part
-            consumer = part.consumer
-            consumer.running -= 1
-            consumer.finished += 1
             if record.state is _PROCESSING and record.failure is None:
-                record.state = _DONE
-                record.message = None
-                part.running -= 1
-                part.freed += 1
-                part.freed_bytes += record.size
+                part = record.part
                 if part is not last:
                     if last is not None:
-                        last.consumer.counts.succeeded += succeeded
-                    succeeded = 0
-                    touched.add(part)
+                        self._succeeded(last, done, size)
                     last = part
-                succeeded += 1
-                part.lanes.release(record)
-                if consumer.unavailable:
-                    self.recovery.answered(consumer, record)
-            elif record.state is _REVOKED:
-                self._came_late(record)
+                    done = size = 0
+                    release = part.lanes.release
+                record.state = _DONE
+                record.message = None
+                done += 1
+                size += record.size
+                release(record)
             else:
-                self.recovery.failed(record)
+                if last is not None:
+                    self._succeeded(last, done, size)
+                    last = None
+                self._ended_otherwise(record)
         if last is not None:
-            last.consumer.counts.succeeded += succeeded
+            self._succeeded(last, done, size)
 
-    def _came_late(self, record: Record) -> None:
-        """The handler of an ended epoch has returned: it acknowledges nothing, and frees its lane."""
-        part = record.part
+    def _succeeded(self, part: Partition, done: int, size: int) -> None:
+        """So many handlers of one partition have returned, and nothing is left to publish."""
         consumer = part.consumer
-        consumer.counts.late += 1
-        record.message = None
-        if record.lane is None:
-            return
-        lane = (part.name, record.lane)
-        left = consumer.zombies.get(lane, 0) - 1
-        if left > 0:
-            consumer.zombies[lane] = left
-        elif left == 0:
-            del consumer.zombies[lane]
-            head = consumer.held_heads.pop(lane, None)
-            if head is not None:
-                head.part.lanes.ready.append(head)
-                consumer.turns.enter(head.part)
+        consumer.running -= done
+        consumer.finished += done
+        consumer.counts.succeeded += done
+        part.running -= done
+        part.freed += done
+        part.freed_bytes += size
+        self._touched[part] = None
+        if consumer.unavailable:
+            self.breaker.succeeded(consumer)
 
-    def _unstarted(self, event: ev.Unstarted) -> None:
-        for record in event.records:
-            consumer = record.part.consumer
-            consumer.running -= 1
-            # What did not start because of a drain or a revoke stays as it is; it is received again.
-            if record.state is _FETCHED and not record.part.closing:
-                record.part.lanes.ready.appendleft(record)
-                consumer.turns.enter(record.part)
-            elif record.state is _BACKOFF and not record.part.closing:
-                consumer.due.append(record)
+    def _ended_otherwise(self, record: Record) -> None:
+        """A failure, or the result of an ended epoch.
 
-    def _published(self, event: ev.Published) -> None:
-        self.recovery.published(event)
+        Raises:
+            IllegalTransitionError: the record is not one that can end; nothing was changed.
+        """
+        late = record.state is _REVOKED
+        if not late:
+            began = record.state is _PROCESSING
+            failed = Happened.FAIL if began else Happened.UNDECODABLE
+            after(record.state, failed if record.failure is not None else Happened.SUCCEED)
+        consumer = record.part.consumer
+        consumer.running -= 1
+        consumer.finished += 1
+        if late:
+            self._dispatcher.came_late(record)
+        else:
+            self.recovery.failed(record)
 
     def acknowledge(self, record: Record) -> None:
         """The record has just become ACKED: free its lane, its offset and its place in the buffer."""
@@ -442,7 +448,7 @@ class Engine:
         record.attempts = None
         part.freed += 1
         part.freed_bytes += record.size
-        self._touched.add(part)
+        self._touched[part] = None
         part.lanes.release(record)
 
     def _settle(self) -> None:
@@ -459,63 +465,10 @@ class Engine:
             if part.intake.retries:
                 self.recovery.wait_until_due(part)
             part.consumer.turns.enter(part)
-            self._dirty.add(part)
+            self.commits.dirty[part] = None
             if Reason.GAP in part.holds:
                 self._watch.gap(part)
         self._touched.clear()
-
-    # ------------------------------------------------------------------------------------------- dispatch
-
-    def _dispatch(self, consumer: ConsumerState) -> None:
-        room = consumer.room()
-        if room <= 0:
-            return
-        records: list[Record] = []
-        due = consumer.due
-        while due and room > 0:
-            record = due.popleft()
-            part = record.part
-            if record.state is not _BACKOFF or part.closing:
-                continue
-            if part.stopped and record is not consumer.probe:
-                part.stalled.append(record)
-                continue
-            part.intake.backoff.pop(record, None)
-            records.append(record)
-            room -= 1
-        if room > 0 and consumer.turns:
-            if self.budget is not None:
-                room = min(room, self.budget)
-            started = consumer.turns.take(room) if room > 0 else []
-            if consumer.zombies:
-                started = [record for record in started if not self._held_by_zombie(consumer, record)]
-            if consumer.spec.batch_size:
-                started = self._runs(started, room)
-            if self.budget is not None:
-                self.budget -= len(started)
-            records += started
-        if records:
-            consumer.running += len(records)
-            self.emit(ev.Dispatch(consumer.index, records))
-
-    def _runs(self, heads: list[Record], room: int) -> list[Record]:
-        """For a batch consumer: with each head what follows it in its lane."""
-        records: list[Record] = []
-        for at, head in enumerate(heads, 1):
-            lanes = head.part.lanes
-            assert isinstance(lanes, BatchLanes)
-            # Every head that was taken gets at least itself; what room is left goes to those that come first.
-            records += lanes.run(head, max(1, room - len(records) - (len(heads) - at)))
-        return records
-
-    def _held_by_zombie(self, consumer: ConsumerState, record: Record) -> bool:
-        if record.lane is None:
-            return False
-        lane = (record.part.name, record.lane)
-        if lane not in consumer.zombies:
-            return False
-        consumer.held_heads[lane] = record
-        return True
 
     def _fire(self) -> None:
         """What has become due."""
@@ -528,31 +481,6 @@ class Engine:
             else:
                 self.recovery.record_due(what, due)
 
-    # -------------------------------------------------------------------------------------------- commits
-
-    def _commit(self) -> None:
-        if self.now < self._next_commit:
-            # What is about to leave is committed as soon as it changes: the poller keeps the newest.
-            for part in [part for part in self._dirty if part.revoking]:
-                self._emit_commit(part)
-            return
-        self._next_commit = self.now + self.config.commit_interval
-        for part in list(self._dirty):
-            self._emit_commit(part)
-
-    def _emit_commit(self, part: Partition) -> None:
-        self._dirty.discard(part)
-        offset, metadata, version = part.ledger.snapshot()
-        part.emitted = version
-        self.emit(ev.Commit(part.intake.index, part.name, part.epoch, offset, metadata, version))
-
-    def _committed(self, event: ev.Committed) -> None:
-        part = self._live(event.partition, event.epoch)
-        if part is None:
-            return
-        part.ledger.confirmed = max(part.ledger.confirmed, event.version)
-        self.release(part, Reason.ASSIGNING)
-
     # ---------------------------------------------------------------------------------------------- holds
 
     def _hold_changed(self, event: ev.HoldChanged) -> None:
@@ -562,12 +490,12 @@ class Engine:
         if event.held and event.reason not in part.outside:
             part.outside[event.reason] = Hold(self.now, event.detail)
             part.settle_stopped()
-            self._unsaid.add(part)
+            self._unsaid[part] = None
             self.emit(ev.Notice(True, "held", event.detail, self._naming(part, event.reason)))
         elif not event.held and event.reason in part.outside:
             hold = part.outside.pop(event.reason)
             self.held_seconds[event.reason] += self.now - hold.since
-            self._unsaid.add(part)
+            self._unsaid[part] = None
             self._resume(part)
 
     def _say_holds(self) -> None:
@@ -581,6 +509,11 @@ class Engine:
     def token(self) -> int:
         """A fresh token for a seek."""
         return next(self._tokens)
+
+    def _committed(self, event: ev.Committed) -> None:
+        part = self._live(event.partition, event.epoch)
+        if part is not None:
+            self.commits.confirmed(part, event.version)
 
     def _sought(self, event: ev.Sought) -> None:
         part = self._live(event.partition, event.epoch)
@@ -603,41 +536,3 @@ class Engine:
         self.halted = True
         self.emit(effect)
         self._drain(ev.Drain())
-
-    def _quiet(self) -> None:
-        for part in self.parts.values():
-            if part.revoking and not part.quiet_said and not part.running and not part.routing:
-                part.quiet_said = True
-                if part in self._dirty or part.ledger.version != part.emitted:
-                    self._emit_commit(part)
-                self.emit(ev.Quiet(part.intake.index, part.name, part.epoch))
-
-    def _bounds(self) -> None:
-        if self.draining:
-            busy = any(part.running or part.routing for part in self.parts.values())
-            if not busy and not self._drained_said:
-                self._drained_said = True
-                self.emit(ev.Drained())
-            return
-        if self._bound_said:
-            return
-        if self.budget == 0 and self.idle():
-            self._bound_said = True
-            self.emit(ev.BoundReached("max_messages"))
-        elif self.config.until_end and self._at_end():
-            self._bound_said = True
-            self.emit(ev.BoundReached("until_end"))
-
-    def idle(self) -> bool:
-        """Nothing runs, waits for a retry in place, or is being published."""
-        return (
-            not any(consumer.running or consumer.due for consumer in self.consumers)
-            and not any(intake.backoff for intake in self.intakes)
-            and not any(part.routing or part.dead_waiting for part in self.parts.values())
-        )
-
-    def _at_end(self) -> bool:
-        parts = self.intakes[0].parts
-        return bool(parts) and all(
-            part.end is not None and part.ledger.committable >= part.end for part in parts.values()
-        )

@@ -82,6 +82,10 @@ class Lanes:
             record.following = None
             self.ready.append(following)
 
+    def give_back(self, record: Record) -> None:
+        """A head was handed out and has not started: it is ready again, before the others."""
+        self.ready.appendleft(record)
+
     def behind(self, record: Record) -> int:
         """How many wait behind this head in its lane."""
         lane = record.lane
@@ -93,10 +97,24 @@ class Lanes:
         self.ready.clear()
 
 
+class Run:
+    """What of one lane is in a batch."""
+
+    __slots__ = ("back", "last", "open")
+
+    def __init__(self, records: list[Record]) -> None:
+        self.open = dict.fromkeys(records)
+        """Not done yet, in offset order."""
+        self.back = 0
+        """How many of these were given back."""
+        self.last = records[-1]
+
+
 class BatchLanes(Lanes):
     """Lanes of a batch consumer: a run of a lane's records is handed over together, in offset order.
 
-    The lane is free again when every record of the run is done, so that a lane is never in two batches.
+    The lane is free again when every record of the run is done, so that a lane is never in two batches. What
+    the runner gives back is handed over again when nothing else of the run is out.
     """
 
     __slots__ = ("_runs", "_size")
@@ -104,19 +122,27 @@ class BatchLanes(Lanes):
     def __init__(self, ordering: Ordering, size: int) -> None:
         super().__init__(ordering)
         self._size = size
-        self._runs: dict[bytes | str, tuple[int, Record]] = {}
-        """Of each lane that is in a batch: how many records are not done, and the run's last one."""
+        self._runs: dict[bytes | str, Run] = {}
 
-    def run(self, head: Record, most: int) -> list[Record]:
-        """The head and what follows it in its lane, at most ``most`` and at most a batch."""
-        records = [head]
+    def run(self, head: Record, most: int, now: float) -> list[Record]:
+        """The head and what follows it in its lane and is due, at most ``most`` and at most a batch."""
         lane = head.lane
-        if lane is not None:
-            last = head
-            while last.following is not None and len(records) < min(most, self._size):
-                last = last.following
-                records.append(last)
-            self._runs[lane] = (len(records), last)
+        if lane is None:
+            return [head]
+        run = self._runs.get(lane)
+        if run is not None:
+            records = list(run.open)[:most]
+            run.back = len(run.open) - len(records)
+            return records
+        records = [head]
+        most = min(most, self._size)
+        following = head.following
+        while following is not None and len(records) < most:
+            if following.attempts is not None and following.attempts.due > now:
+                break
+            records.append(following)
+            following = following.following
+        self._runs[lane] = Run(records)
         return records
 
     def release(self, record: Record) -> None:
@@ -124,19 +150,33 @@ class BatchLanes(Lanes):
         lane = record.lane
         if lane is None:
             return
-        left, last = self._runs[lane]
-        if record is not last:
+        run = self._runs[lane]
+        del run.open[record]
+        if record is not run.last:
             record.following = None
-        if left > 1:
-            self._runs[lane] = (left - 1, last)
+        if run.open:
+            self._offer(run)
             return
         del self._runs[lane]
-        following = last.following
+        following = run.last.following
         if following is None:
             del self.tails[lane]
         else:
-            last.following = None
+            run.last.following = None
             self.ready.append(following)
+
+    def give_back(self, record: Record) -> None:
+        """A record of a batch has not started: its run goes on when nothing else of it is out."""
+        if record.lane is None:
+            self.ready.appendleft(record)
+            return
+        run = self._runs[record.lane]
+        run.back += 1
+        self._offer(run)
+
+    def _offer(self, run: Run) -> None:
+        if run.back == len(run.open):
+            self.ready.appendleft(next(iter(run.open)))
 
     def clear(self) -> None:
         """The partition has left."""

@@ -61,7 +61,6 @@ class Partition:
         "not_due_until",
         "outside",
         "pressing",
-        "quiet_said",
         "revoking",
         "routing",
         "running",
@@ -111,7 +110,7 @@ class Partition:
         self.closing = False
         """Nothing may start: the partition is being revoked, or the loop drains."""
         self.revoking = False
-        self.quiet_said = False
+        """It is about to leave: its position is committed as soon as it changes."""
         self.stopped = False
         """What is buffered may not start (a reason of STOPS_DISPATCH, or closing)."""
         self.stalled: list[Record] = []
@@ -148,6 +147,26 @@ class Partition:
             or not STOPS_DISPATCH.isdisjoint(self.holds)
             or not STOPS_DISPATCH.isdisjoint(self.outside)
         )
+
+    def only_broken(self) -> bool:
+        """Nothing but an unavailable dependency keeps what is buffered from starting."""
+        return not self.closing and all(
+            reason is Reason.BREAKER or reason not in STOPS_DISPATCH
+            for reason in (*self.holds, *self.outside)
+        )
+
+    def forget(self) -> None:
+        """The epoch is over: nothing of it waits, is held, or counts any more."""
+        self.closing = self.stopped = True
+        self.count = self.bytes = self.freed = self.freed_bytes = 0
+        self.lanes.clear()
+        self.ledger.outstanding.clear()
+        self.holds.clear()
+        self.outside.clear()
+        self.pressing.clear()
+        self.stalled.clear()
+        self.blocked.clear()
+        self.dead_waiting.clear()
 
     def wanted(self) -> frozenset[Reason]:
         """The reasons that the poller has to hold it for; the poller adds its own to these."""

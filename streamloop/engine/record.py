@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from streamloop.engine.retry import Failure
 
 
+_FETCHED = State.FETCHED
+_BACKOFF = State.BACKOFF
+# What the table says of a start; asked for every message, so looked up once.
+_BEGUN = after(State.FETCHED, Happened.START)
+assert after(State.BACKOFF, Happened.START) is _BEGUN
+
+
 class Attempts:
     """What only a message that has failed (or comes from a retry topic) needs. Most never have one."""
 
@@ -74,7 +81,7 @@ class Record:
         self.size = size
         self.leader_epoch = leader_epoch
         self.message = message
-        self.state = State.FETCHED
+        self.state = _FETCHED
         self.attempts: Attempts | None = None
         self.failure: Failure | None = None
         self.following: Record | None = None
@@ -86,13 +93,14 @@ class Record:
         have gone. Nothing else outside the engine changes a record's state.
         """
         state = self.state
-        if state is not State.FETCHED and state is not State.BACKOFF:
+        if state is not _FETCHED and state is not _BACKOFF:
             return False
-        if self.part.closing:
+        part = self.part
+        if part.closing:
             return False
-        self.state = after(state, Happened.START)
+        self.state = _BEGUN
         self.started = now
-        self.part.running += 1
+        part.running += 1
         return True
 
     @property

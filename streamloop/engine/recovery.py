@@ -1,4 +1,4 @@
-"""What follows from a failure: back-off in place, retry topic, dead letter, waiting for a dependency, a halt.
+"""What follows from a failure: back-off in place, retry topic, dead letter, waiting, a halt.
 
 Part of the engine (it shares :class:`~streamloop.engine.engine.Engine`'s state and is called by it alone). It
 never drops a message: a record leaves here only towards a handler, a topic, or a halt.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from streamloop.engine import events as ev
-from streamloop.engine.consumer import BREAKER_TRIPS_AFTER, ConsumerState
 from streamloop.engine.events import Reason, Target
 from streamloop.engine.partition import DeadLetterWait, Partition
 from streamloop.engine.record import Attempts, Record
@@ -44,8 +43,6 @@ class Recovery:
         assert failure is not None
         record.failure = None
         began = record.state is State.PROCESSING
-        if began:
-            part.running -= 1
         attempts = record.attempts
         if attempts is None:
             attempts = record.attempts = Attempts()
@@ -70,8 +67,15 @@ class Recovery:
         )
         if decision.note and decision.step is Step.AGAIN:
             engine.emit(ev.Notice(True, "retry_plan", decision.note, self._naming(record)))
+        if began:
+            part.running -= 1
+        elif decision.step is not Step.DEAD_LETTER and decision.step is not Step.HALT:
+            # What could not be decoded is dead, unless the consumer's rules or the codec say otherwise: then
+            # it was an attempt like any other.
+            self._to(record, Happened.START)
+            began = True
         if decision.step is Step.ACK:
-            self.answered(consumer, record)
+            engine.breaker.answered(record)
             consumer.counts.skipped += 1
             self._to(record, Happened.SUCCEED)
             self._to(record, Happened.ACKNOWLEDGE)
@@ -79,11 +83,15 @@ class Recovery:
             return
         consumer.failed_as(failure.error_class)
         if decision.step is Step.WAIT:
-            self._unavailable(record, attempts, failure, decision.delay)
+            consumer.counts.unavailable += 1
+            self._back_off(record, attempts, Happened.UNAVAILABLE, decision.delay)
+            engine.breaker.unavailable(record, failure)
             return
-        self.answered(consumer, record)
-        if not began:
+        if began:
+            engine.breaker.answered(record)
+        else:
             consumer.counts.undecodable += 1
+            engine.breaker.gave_up(record)
         if decision.step is Step.HALT:
             self._to(record, Happened.HALT)
             engine.halt(ev.Halt(record, failure, decision.note))
@@ -127,70 +135,7 @@ class Recovery:
             return
         if record.state is not State.BACKOFF:
             return
-        consumer = part.consumer
-        if consumer.broken and consumer.probe is not record:
-            if consumer.probe is not None or not attempts.unavailable:
-                consumer.parked.append(record)
-                return
-            consumer.probe = record
-        consumer.due.append(record)
-
-    # ---------------------------------------------------------------------------------------- unavailable
-
-    def _unavailable(self, record: Record, attempts: Attempts, failure: Failure, delay: float) -> None:
-        """A dependency is away: no attempt is spent; after five in a row the consumer waits for a probe."""
-        engine = self._engine
-        consumer = record.part.consumer
-        consumer.counts.unavailable += 1
-        consumer.unavailable += 1
-        self._back_off(record, attempts, Happened.UNAVAILABLE, delay)
-        if consumer.probe is record and record.part.closing:
-            consumer.probe = None
-        if not consumer.broken and consumer.unavailable >= BREAKER_TRIPS_AFTER:
-            consumer.broken = True
-            if not record.part.closing:
-                consumer.probe = record
-            dependency = failure.dependency or failure.error_class
-            for part in engine.parts.values():
-                if part.consumer is consumer:
-                    engine.hold(
-                        part,
-                        Reason.BREAKER,
-                        f"{dependency} is unavailable ({failure.message}); one message probes it",
-                    )
-
-    def answered(self, consumer: ConsumerState, record: Record) -> None:
-        """An outcome other than 'unavailable': the dependency answers again."""
-        consumer.unavailable = 0
-        if consumer.broken and (consumer.probe is None or consumer.probe is record):
-            self._close_breaker(consumer)
-
-    def _close_breaker(self, consumer: ConsumerState) -> None:
-        consumer.broken = False
-        consumer.unavailable = 0
-        consumer.probe = None
-        consumer.due.extend(consumer.parked)
-        consumer.parked.clear()
-        for part in self._engine.parts.values():
-            if part.consumer is consumer:
-                self._engine.release(part, Reason.BREAKER)
-
-    def partition_left(self, part: Partition) -> None:
-        """The probe may have gone with its partition: another waiting message takes its place."""
-        consumer = part.consumer
-        if not consumer.broken:
-            return
-        consumer.parked = type(consumer.parked)(r for r in consumer.parked if r.part is not part)
-        if consumer.probe is not None and consumer.probe.part is not part:
-            return
-        consumer.probe = None
-        if consumer.parked:
-            consumer.probe = consumer.parked.popleft()
-            consumer.due.append(consumer.probe)
-        elif not any(
-            record.part.consumer is consumer for intake in self._engine.intakes for record in intake.backoff
-        ):
-            self._close_breaker(consumer)
+        part.consumer.due.append(record)
 
     # -------------------------------------------------------------------------------------------- routing
 
@@ -218,7 +163,8 @@ class Recovery:
 
     def _forget_old(self, part: Partition) -> None:
         times = part.dead_times
-        while times and times[0] <= self._engine.now - RATE_WINDOW:
+        # As the timer computes it: otherwise rounding could keep what the timer says is over, for ever.
+        while times and times[0] + RATE_WINDOW <= self._engine.now:
             times.popleft()
 
     def _wait_for_rate(self, part: Partition, waiting: DeadLetterWait, limit: int) -> None:
@@ -297,6 +243,7 @@ class Recovery:
         record.part.consumer.counts.early += 1
         attempts.retry_index = decision.retry_index
         self._route_retry(record, attempts.last, attempts.before + attempts.in_place)
+        self._engine.breaker.gave_up(record)
 
     # --------------------------------------------------------------------------------------- retry topics
 

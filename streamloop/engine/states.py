@@ -1,7 +1,7 @@
 """The life of one message: its states, what can happen to it, and the one table that joins them.
 
 Every change goes through :data:`TABLE`. What the table does not have raises
-:class:`IllegalTransitionError` and changes nothing. The diagram in docs/architecture.md is made from this table
+:class:`IllegalTransitionError` and changes nothing. The diagram in docs/architecture.md is made from it
 (:func:`mermaid`), and a test fails when they differ.
 
 What each state promises:

@@ -33,13 +33,21 @@ class Watch:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._next = 0.0
+        self._again = False
+        """Something changed since the last look, or waits for the next one."""
+
+    def due(self) -> float | None:
+        """When it wants to look though nothing happens (engine clock), or None."""
+        return self._next if self._again else None
 
     def look(self) -> None:
         """Check shares, lanes and back-offs, when it is time to."""
         engine = self._engine
         if engine.now < self._next:
+            self._again = True
             return
         self._next = engine.now + LOOK_EVERY
+        self._again = False
         for intake in engine.intakes:
             if intake.parts:
                 share = max(LEAST_SHARE, 2 * intake.capacity.high_messages // len(intake.parts))
@@ -47,6 +55,8 @@ class Watch:
                     self._share(part, share)
             if intake.backoff or any("backoff" in part.pressing for part in intake.parts.values()):
                 self._backoff(intake)
+            if any(part.pressing or part.mark is not None for part in intake.parts.values()):
+                self._again = True
 
     # ------------------------------------------------------------------------------------------------- gap
 
@@ -139,7 +149,7 @@ class Watch:
         limit = int(intake.capacity.high_messages * engine.config.backoff_share)
         waiting: dict[Record, int] = {}
         for record in intake.backoff:
-            if record.attempts is not None and not record.attempts.unavailable:
+            if record.attempts is not None and not record.attempts.unavailable and not record.part.closing:
                 waiting[record] = 1 + record.part.lanes.behind(record)
         total = sum(waiting.values())
         if total <= limit:
