@@ -28,6 +28,7 @@ from streamloop.runners.threads import ThreadRunner, call_in_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from streamloop.declare import HandlerBuild
     from streamloop.engine.engine import Engine
     from streamloop.engine.events import Event
     from streamloop.engine.record import Record
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from streamloop.kafka.headers import Routing
     from streamloop.message import Outgoing, RawMessage
     from streamloop.routing import Topics
-    from streamloop.runners.base import Handler, Runner
+    from streamloop.runners.base import Runner
 
 log = logging.getLogger("streamloop")
 
@@ -63,15 +64,6 @@ class PublisherPort(Protocol):
         """These need not be published any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerPlan:
-    """A handler, and how it is run."""
-
-    handler: Handler
-    is_async: bool
-    inline: bool
-
-
 class Heartbeat:
     """When the event loop last turned (monotonic seconds). Written by the core, read by pollers."""
 
@@ -97,7 +89,7 @@ class Core:
     def __init__(
         self,
         engine: Engine,
-        plans: Sequence[HandlerPlan],
+        plans: Sequence[HandlerBuild],
         topics: Topics,
         *,
         group: str,
@@ -148,7 +140,7 @@ class Core:
         }
         self.runners: list[Runner] = [self._runner(plan) for plan in plans]
 
-    def _runner(self, plan: HandlerPlan) -> Runner:
+    def _runner(self, plan: HandlerBuild) -> Runner:
         handler = plan.handler
         if handler.batch_size:
             in_thread = None if plan.is_async else call_in_thread(self._loop)

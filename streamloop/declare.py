@@ -21,7 +21,7 @@ from streamloop.message import Message
 from streamloop.runners.base import Handler
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from streamloop.codecs import Codec
     from streamloop.engine.retry import Failure
@@ -213,10 +213,25 @@ def _hints(function: Callable[..., Any], where: str) -> dict[str, Any]:
         return {}
 
 
+@dataclass(frozen=True, slots=True)
+class HandlerBuild:
+    """A handler with what is in force for it, and the topics that it really reads."""
+
+    handler: Handler
+    settings: ConsumerSettings
+    topics: tuple[str, ...]
+    is_async: bool
+    inline: bool
+    delay: Callable[[int, Failure], float] | None
+
+
 def build_handler(
-    declaration: Declaration, settings: ConsumerSettings, middleware: Sequence[Middleware]
-) -> Handler:
-    """The handler as runners call it, with what is in force for it.
+    declaration: Declaration,
+    settings: ConsumerSettings,
+    topics: Mapping[str, str],
+    middleware: Sequence[Middleware],
+) -> HandlerBuild:
+    """The handler as runners call it, with what is in force for it. ``topics``: declared name to actual.
 
     Raises ConfigurationError for an annotation or a codec that can't be used, or a retry plan that
     contradicts itself.
@@ -238,7 +253,7 @@ def build_handler(
     if middleware:
         call = _around(call, wants_message, declaration, middleware)
         wants_message = True
-    return Handler(
+    handler = Handler(
         name=declaration.name,
         call=call,
         decoder=decoder,
@@ -252,6 +267,14 @@ def build_handler(
         batch_linger=settings.batch_linger,
         takes_messages=declaration.batch and declaration.takes_message_first and not middleware,
         code=getattr(declaration.function, "__code__", None),
+    )
+    return HandlerBuild(
+        handler,
+        settings,
+        tuple(topics.get(topic, topic) for topic in declaration.topics),
+        declaration.is_async,
+        declaration.runner is RunnerKind.INLINE,
+        declaration.delay,
     )
 
 

@@ -82,7 +82,7 @@ class Message:
     )
 
     attempt: int
-    """The number of this attempt, over all deliveries since the original or the last replay; 1 is the first."""
+    """The number of this attempt since the original or the last replay; 1 is the first."""
     deadline: float
     """When the handler is asked to stop: seconds of time.monotonic()."""
 
@@ -211,7 +211,7 @@ class Message:
         partition: int | None = None,
         codec: str | Codec | None = None,
     ) -> None:
-        """Publish a record when the handler has returned; the message is acknowledged after it is confirmed."""
+        """Publish when the handler has returned; the message is acknowledged after the broker confirmed it."""
         outgoing = _outgoing(topic, value, key, headers, partition, codec)
         if self._on_success is None:
             self._on_success = []

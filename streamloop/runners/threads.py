@@ -7,10 +7,11 @@ asked through ``message.cancelled``, and its lane and place stay taken until it 
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamloop.runners.base import (
     Handler,
@@ -23,11 +24,13 @@ from streamloop.runners.base import (
 )
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from streamloop.engine.record import Record
     from streamloop.message import Host, Message
+
+
+T = TypeVar("T")
 
 
 class _Job:
@@ -184,3 +187,8 @@ def call_in_thread(
         return future
 
     return call
+
+
+async def in_daemon_thread(function: Callable[[], T]) -> T:
+    """Run a blocking call in a daemon thread: unlike an executor's, it can't keep the process."""
+    return await call_in_thread(asyncio.get_running_loop())(function, Slot())  # type: ignore[no-any-return]

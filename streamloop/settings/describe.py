@@ -29,6 +29,8 @@ DURATIONS: Final = frozenset(
         "dwell",
         "commit_interval",
         "drain_timeout",
+        "startup_timeout",
+        "shutdown_timeout",
         "revoke_wait",
         "termination_grace",
         "retry_topic_retention",

@@ -396,6 +396,10 @@ class Settings(HandlerSettings):
     """How often offsets are committed."""
     drain_timeout: Duration = 25.0
     """How long a shutdown waits for running handlers."""
+    startup_timeout: Duration = Field(30.0, gt=0)
+    """How long all on_startup functions together may take."""
+    shutdown_timeout: Duration = 10.0
+    """How long all on_shutdown functions together may take."""
     revoke_wait: Duration = 5.0
     """How long a revoked partition waits for its running handlers.
 

@@ -1,0 +1,162 @@
+"""Puts the parts of a run together: engine, core, publisher, and a poller for each Kafka Consumer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+
+from streamloop.core import Core
+from streamloop.engine.consumer import ConsumerSpec
+from streamloop.engine.engine import Engine, EngineConfig
+from streamloop.engine.gate import Capacity
+from streamloop.engine.lanes import Ordering
+from streamloop.engine.record import Attempts
+from streamloop.kafka import config
+from streamloop.kafka.headers import read_routing
+from streamloop.kafka.poller import Poller
+from streamloop.kafka.publisher import Publisher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamloop.app import Assembly
+    from streamloop.declare import HandlerBuild
+    from streamloop.engine.events import TopicPartition
+    from streamloop.engine.record import Record
+    from streamloop.lifecycle import Bounds
+    from streamloop.routing import Topics
+
+PRODUCER_ROOM: int = 1024 * 1024
+"""Bytes that our Producers allow above the largest target's limit, so that the broker decides what fits."""
+
+librdkafka_log = logging.getLogger("streamloop.librdkafka")
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a run is made of."""
+
+    engine: Engine
+    core: Core
+    publisher: Publisher
+    pollers: list[Poller]
+    capacities: list[Capacity]
+
+
+def consumer_spec(build: HandlerBuild) -> ConsumerSpec:
+    """A handler's settings in the engine's form."""
+    settings = build.settings
+    return ConsumerSpec(
+        name=settings.name,
+        ordering=Ordering(settings.ordering),
+        concurrency=settings.concurrency,
+        plan=settings.retry_plan(build.delay),
+        dead_letters_per_minute=settings.dead_letter_max_per_minute,
+        batch_size=build.handler.batch_size,
+    )
+
+
+def build_engine(assembly: Assembly, topics: Topics, bounds: Bounds) -> tuple[Engine, list[Capacity]]:
+    """The engine and the capacity of each intake: source topics first, retry topics (if any) second."""
+    settings = assembly.settings
+    capacities = [
+        Capacity(settings.high_watermark_messages, settings.high_watermark_bytes, settings.low_watermark)
+    ]
+    if topics.retry_names:
+        capacities.append(
+            Capacity(
+                settings.retry_high_watermark_messages,
+                settings.retry_high_watermark_bytes,
+                settings.low_watermark,
+            )
+        )
+    engine = Engine(
+        EngineConfig(
+            consumers=[consumer_spec(build) for build in assembly.consumers],
+            role_of=topics.role,
+            commit_interval=settings.commit_interval,
+            gap_limit=settings.gap_limit,
+            lane_limit=settings.lane_limit,
+            backoff_share=settings.backoff_share,
+            dwell=settings.dwell,
+            max_messages=bounds.max_messages,
+            until_end=bounds.until_end,
+        ),
+        capacities,
+    )
+    return engine, capacities
+
+
+def build_parts(
+    assembly: Assembly,
+    topics: Topics,
+    bounds: Bounds,
+    poller_ended: Callable[[BaseException | None], None],
+) -> Parts:
+    """All parts, connected and not started. Called on the event loop."""
+    settings = assembly.settings
+    engine, capacities = build_engine(assembly, topics, bounds)
+    core = Core(
+        engine,
+        assembly.consumers,
+        topics,
+        group=settings.group,
+        clock=time.monotonic,
+        wall=time.time,
+    )
+    limits = [facts.max_message_bytes for facts in topics.facts.values() if facts.max_message_bytes]
+    largest = max(limits) + PRODUCER_ROOM if limits else None
+    publisher = Publisher(
+        config.producer_config(settings, message_max_bytes=largest),
+        solo_config=config.solo_producer_config(settings, message_max_bytes=largest),
+        deliver=core.take_reports,
+    )
+    pollers = [make_poller(assembly, topics, core, capacities, poller_ended, retries=False)]
+    if topics.retry_names:
+        pollers.append(make_poller(assembly, topics, core, capacities, poller_ended, retries=True))
+    core.connect(pollers, publisher)
+    return Parts(engine, core, publisher, pollers, capacities)
+
+
+def make_preparer(topics: Topics, group: str) -> Callable[[TopicPartition, list[Record]], None]:
+    """What reads our headers from records of our own retry topics, on the poller's thread.
+
+    A wait is never longer than the topic's delay, and from here on it is counted on the monotonic clock: a
+    wall clock that jumps can't strand a message.
+    """
+
+    def prepare(name: TopicPartition, records: list[Record]) -> None:
+        delay = topics.delay_of(name.topic)
+        wall, now = time.time(), time.monotonic()
+        for record in records:
+            routing = read_routing(record.message.headers(), group=group)
+            if routing is None:
+                continue
+            wait = 0.0
+            if routing.not_before_ms is not None:
+                wait = min(routing.not_before_ms / 1000 - wall, delay)
+            first = routing.first_failed_at
+            record.attempts = Attempts(
+                before=routing.attempt,
+                due=now + wait if wait > 0 else 0.0,
+                first_failed_at=now - max(0.0, wall - first) if first is not None else None,
+            )
+
+    return prepare
+
+
+def make_consumer_factory(assembly: Assembly, *, retries: bool) -> Callable[..., Any]:
+    """What makes a Kafka Consumer for a group protocol."""
+    settings = assembly.settings
+    properties = config.retry_consumer_config if retries else config.consumer_config
+
+    def make(protocol: Any, callbacks: dict[str, Any]) -> Any:
+        return confluent_kafka.Consumer(
+            {**properties(settings, protocol), **callbacks}, logger=librdkafka_log
+        )
+
+    return make

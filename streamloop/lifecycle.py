@@ -1,0 +1,609 @@
+"""One run of a loop: start, drain, stop, and how it ended.
+
+Start: settings and topics are checked, hooks run, the publisher and the pollers begin. End: a signal, stop(),
+a bound, a fatal error or the watchdog; then nothing new starts, running handlers finish within the drain
+time, offsets are committed, the members leave. Everything that may wait has a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from streamloop.build import Parts, build_parts
+from streamloop.engine import events as ev
+from streamloop.engine.events import Reason
+from streamloop.errors import StreamLoopError, TopicError
+from streamloop.kafka.poller import Close, ResetTopic, StopFetching
+from streamloop.kafka.topic_admin import BrokersUnreachableError
+from streamloop.kafka.topics import Change, TopicChange, TopicFacts, TopicWatch
+from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
+from streamloop.report import health_of, metrics_of, status_of
+from streamloop.runners.threads import in_daemon_thread
+from streamloop.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from streamloop.app import Assembly
+    from streamloop.routing import Topics
+    from streamloop.runners.base import Running
+    from streamloop.status import Health, LoopStatus
+
+log = logging.getLogger("streamloop")
+
+TICK: Final = 0.05
+"""Seconds between two looks at deadlines."""
+BROKER_ANSWER: Final = 10.0
+"""Seconds that one question to the brokers may take at the start."""
+ASK_AGAIN: Final = 2.0
+"""Seconds until an unreachable broker or a missing topic is asked for again at the start."""
+SAY_AGAIN: Final = 30.0
+"""Seconds until what is waited for is said again."""
+WATCH_TOPICS: Final = 5.0
+"""Seconds between two looks at the topics while running."""
+CANCEL_GRACE: Final = 1.0
+"""Seconds that handlers get after they were cancelled at the end of the drain time."""
+CLOSE_TIMEOUT: Final = 10.0
+"""Seconds for the Consumers to leave their groups."""
+PUBLISH_TIMEOUT: Final = 3.0
+"""Seconds for the publisher to end: what the drain left is blocked or unwanted."""
+
+DRAINED, FATAL, DRAIN_TIMED_OUT, WATCHDOG = 0, 1, 3, 70
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """When a run ends by itself."""
+
+    max_messages: int | None = None
+    max_runtime: float | None = None
+    until_end: bool = False
+
+
+class Phase(Enum):
+    """Where a run is."""
+
+    STARTING = "starting"
+    WAITING = "waiting for the broker"
+    RUNNING = "running"
+    DRAINING = "draining"
+    CLOSING = "closing"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended.
+
+    ``exit_code``: 0 drained, 1 fatal error, 2 bad configuration, 3 drain timed out, 70 watchdog. ``counts``:
+    by consumer. ``hanging``: handlers that did not come back, with their stacks. ``held_seconds``:
+    partition-seconds by reason.
+    """
+
+    exit_code: int
+    reason: str
+    counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    hanging: tuple[str, ...] = ()
+    held_seconds: dict[str, float] = field(default_factory=dict)
+    peak_messages: int = 0
+    """Most messages of one Consumer that were in the process and not acknowledged."""
+
+
+@dataclass(slots=True)
+class _End:
+    """Why the run ends; the first reason stays, a worse exit code wins."""
+
+    reason: str = ""
+    exit_code: int = DRAINED
+
+    def because(self, reason: str, exit_code: int = DRAINED) -> None:
+        if not self.reason:
+            self.reason = reason
+        elif exit_code > self.exit_code and self.exit_code == DRAINED:
+            self.reason = f"{reason} (after: {self.reason})"
+        self.exit_code = self.exit_code or exit_code
+
+
+class Run:
+    """One run of a StreamLoop on one event loop."""
+
+    def __init__(self, assembly: Assembly, bounds: Bounds) -> None:
+        self.assembly = assembly
+        self.bounds = bounds
+        self.settings = assembly.settings
+        self.phase = Phase.STARTING
+        self.parts: Parts | None = None
+        self.watchdog: Watchdog | None = None
+        self.started_at = time.monotonic()
+        self.ready = False
+        self.ends_process = False
+        """The process is ours (streamloop run): the timer in C may end it."""
+        self.hanging: tuple[str, ...] = ()
+        self._end = _End()
+        self._stop = threading.Event()
+        self._stop_now = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+        self._paused: set[tuple[str | None, int | None]] = set()
+        self._watching: TopicWatch | None = None
+        self._watch_thread: threading.Thread | None = None
+        self._topic_check: TopicCheck | None = None
+        self._next_rearm = 0.0
+
+    # ------------------------------------------------------------------------------------- from any thread
+
+    def stop(self, reason: str, *, at_once: bool = False) -> None:
+        """Drain and end; ``at_once``: do not wait for running handlers."""
+        self._end.because(reason)
+        self._stop.set()
+        if at_once:
+            self._stop_now = True
+        self._call(self._wake_up)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(function, *arguments)
+            except RuntimeError:
+                return  # the event loop has ended, and with it the run
+
+    def _wake_up(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
+    def operator(self, topic: str | None, partition: int | None, *, held: bool) -> None:
+        """Hold or release partitions for the operator."""
+        if held:
+            self._paused = self._paused | {(topic, partition)}
+        elif topic is None and partition is None:
+            self._paused = set()
+        else:
+            self._paused = self._paused - {(topic, partition)}
+
+    def health(self) -> Health:
+        """Whether it is alive and ready."""
+        return health_of(self)
+
+    def status(self) -> LoopStatus | None:
+        """What it does; None before it has started."""
+        return status_of(self)
+
+    def metrics(self) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+        """Counters and gauges."""
+        return metrics_of(self)
+
+    # ------------------------------------------------------------------------------------------- the run
+
+    async def main(self) -> RunResult:
+        """Start, run, drain, close. Raises ConfigurationError (nothing was started then)."""
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        topics = topics_of(self.assembly)
+        for warning in await in_daemon_thread(lambda: check_settings(self.assembly)):
+            log.warning("%s", warning, extra={"kind": "settings"})
+        try:
+            return await self._run(topics)
+        except asyncio.CancelledError:
+            # Cancelled while starting: nothing runs yet. While running, _until_told() has taken it.
+            self._end.because("cancelled")
+            raise
+        finally:
+            self.phase = Phase.ENDED
+            self._stop.set()
+            if self.watchdog is not None:
+                self.watchdog.stop()
+
+    async def _run(self, topics: Topics) -> RunResult:
+        self.phase = Phase.WAITING
+        await self._await_topics(topics)
+        self.phase = Phase.STARTING
+        if self._stop.is_set():
+            return self._result()
+        self.parts = parts = build_parts(self.assembly, topics, self.bounds, self._poller_ended)
+        core = parts.core
+        hooks_ran = False
+        try:
+            hooks_ran = True
+            if await self._hooks(self.assembly.on_startup, self.settings.startup_timeout, "on_startup"):
+                self._begin(parts, topics)
+                await self._until_told(parts)
+            await self._drain(parts)
+        finally:
+            await core.close()
+            if hooks_ran:
+                shutdown = self.assembly.on_shutdown[::-1]
+                await self._hooks(shutdown, self.settings.shutdown_timeout, "on_shutdown")
+        return self._result()
+
+    async def _await_topics(self, topics: Topics) -> None:
+        """Until a broker has answered and the topics are as they have to be, or it is told to stop."""
+        admin = make_admin(self.settings)
+        self._topic_check = check = TopicCheck(self.assembly, topics, admin)
+        said = ""
+        say_at = 0.0
+        while not self._stop.is_set():
+            problem = ""
+            try:
+                await in_daemon_thread(lambda: check.look(BROKER_ANSWER, create=self.settings.create_topics))
+            except BrokersUnreachableError as error:
+                problem = f"{error} Trying again."
+            for warning in check.warnings:
+                log.warning("%s", warning, extra={"kind": "topics"})
+            check.warnings.clear()
+            if not problem and check.missing:
+                sentence = check.sentence_about_missing()
+                if self.settings.require_topics:
+                    raise TopicError(sentence)
+                log.warning("%s\nIt is waited for.", sentence, extra={"kind": "topic_missing"})
+            if not problem:
+                self.ready = True
+                return
+            now = time.monotonic()
+            if problem != said or now >= say_at:
+                log.warning("%s", problem, extra={"kind": "broker_unreachable"})
+                said, say_at = problem, now + SAY_AGAIN
+            await self._sleep(ASK_AGAIN)
+
+    async def _sleep(self, seconds: float) -> None:
+        assert self._wake is not None
+        self._wake.clear()
+        if self._stop.is_set():
+            return
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def _hooks(
+        self, hooks: Sequence[Callable[[], Awaitable[None]]], timeout: float, where: str
+    ) -> bool:
+        """Run the user's hooks within their time; False when one failed (which ends the run)."""
+        name = ""
+        try:
+            async with asyncio.timeout(timeout):
+                for hook in hooks:
+                    name = getattr(hook, "__qualname__", repr(hook))
+                    await hook()
+        except TimeoutError:
+            self._end.because(f"{where} function {name} did not end within {timeout:g} s", FATAL)
+            log.error("%s function %s did not end within %g s", where, name, timeout)  # noqa: TRY400
+            return False
+        except Exception:
+            self._end.because(f"{where} function {name} failed", FATAL)
+            log.exception("%s function %s failed", where, name)
+            return False
+        return True
+
+    def _begin(self, parts: Parts, topics: Topics) -> None:
+        """Start the threads: from here on messages come."""
+        handlers = [build.handler for build in self.assembly.consumers]
+        slowest = max(handler.timeout + handler.kill_after for handler in handlers)
+        self.watchdog = Watchdog(
+            parts.core.heartbeat,
+            handlers,
+            give_up_after=slowest,
+            give_up=self._watchdog_gave_up,
+            end_process=self.ends_process,
+        )
+        self.watchdog.start()
+        parts.publisher.start()
+        for poller in parts.pollers:
+            poller.start()
+        self._watching = TopicWatch(dict.fromkeys((*topics.sources, *topics.retry_names)))
+        self._watch_thread = threading.Thread(
+            target=self._watch_topics, args=(topics,), name="streamloop-topics", daemon=True
+        )
+        self._watch_thread.start()
+        self.phase = Phase.RUNNING
+        log.info(
+            "member %s of group %s reads %s",
+            self.settings.member,
+            self.settings.group,
+            ", ".join(topics.sources),
+            extra={"kind": "started"},
+        )
+
+    async def _until_told(self, parts: Parts) -> None:
+        """Tick until there is a reason to end."""
+        runtime = self.bounds.max_runtime
+        end_at = None if runtime is None else time.monotonic() + runtime
+        while not self._end.reason:
+            try:
+                await asyncio.sleep(TICK)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None:
+                    task.uncancel()
+                self._end.because("cancelled")
+                break
+            self._tick(parts)
+            outcome = parts.core.outcome
+            if outcome.halted is not None:
+                self._halted(outcome.halted)
+            elif outcome.bound:
+                self._end.because(f"bound reached: {outcome.bound}")
+            elif end_at is not None and time.monotonic() >= end_at:
+                self._end.because("bound reached: max_runtime")
+            self._look_for_failures(parts)
+
+    def _tick(self, parts: Parts) -> None:
+        parts.core.tick()
+        now = time.monotonic()
+        if self.watchdog is not None and now >= self._next_rearm:
+            self._next_rearm = now + 1.0
+            self.watchdog.rearm()
+        self._apply_operator(parts)
+
+    def _apply_operator(self, parts: Parts) -> None:
+        paused = self._paused
+        events: list[ev.Event] = []
+        for name, part in parts.engine.parts.items():
+            wanted = any(
+                (topic is None or topic == name.topic) and (partition is None or partition == name.partition)
+                for topic, partition in paused
+            )
+            if wanted != (Reason.OPERATOR in part.outside):
+                detail = "paused by an operator" if wanted else ""
+                events.append(ev.HoldChanged(name, part.epoch, Reason.OPERATOR, wanted, detail))
+        if events:
+            parts.core.deliver(events)
+
+    def _halted(self, halt: ev.Halt) -> None:
+        name = halt.record.part.name
+        where = f"{name.topic}/{name.partition}/{halt.record.offset}"
+        log.error(
+            "stopping at %s: %s",
+            where,
+            halt.note,
+            extra={"kind": "halted", "error_class": halt.failure.error_class},
+        )
+        self._end.because(f"fatal error at {where}: {halt.note}", FATAL)
+
+    def _look_for_failures(self, parts: Parts) -> None:
+        if parts.publisher.failure is not None:
+            self._end.because(f"the publisher's thread died: {parts.publisher.failure!r}", FATAL)
+        for runner in parts.core.runners:
+            if runner.counts.abandoned:
+                for running in runner.running():
+                    if running.given_up:
+                        log.error(
+                            "the handler of %s did not come back:\n%s",
+                            _shown(running),
+                            running.stack,
+                            extra={"kind": "handler_stuck"},
+                        )
+                self._end.because(
+                    f"handler {runner.handler.name} did not come back within kill_after of its timeout",
+                    WATCHDOG,
+                )
+
+    def _poller_ended(self, failure: BaseException | None) -> None:
+        """On the poller's thread."""
+        if failure is not None:
+            self._end.because(f"a poller's thread ended: {failure}", FATAL)
+        self._call(self._wake_up)
+
+    def _watchdog_gave_up(self, reason: str) -> None:
+        """On the watchdog's thread: the event loop can't end the run."""
+        self._end.because(reason, WATCHDOG)
+        if self.ends_process:
+            leave_process(WATCHDOG)
+
+    # ------------------------------------------------------------------------------------------ topics
+
+    def _watch_topics(self, topics: Topics) -> None:
+        """On a thread of its own: look at the topics every few seconds."""
+        check = self._topic_check
+        assert check is not None
+        assert self._watching is not None
+        names = self._watching.names
+        first = True
+        while not self._stop.wait(0.0 if first else WATCH_TOPICS):
+            first = False
+            try:
+                described = check.admin.describe(names, WATCH_TOPICS, configs=False)
+            except StreamLoopError:
+                continue
+            for change in self._watching.update(time.monotonic(), described):
+                if change.change is Change.APPEARED and topics.is_source(change.topic):
+                    self._topic_appeared(check, change.topic)
+                self._call(self._topic_changed, change)
+
+    def _topic_appeared(self, check: TopicCheck, topic: str) -> None:
+        try:
+            check.look(BROKER_ANSWER, create=self.settings.create_topics, sources=[topic])
+        except TopicError as error:
+            self.stop_because(f"topic {topic} has appeared and {error}", error.exit_code)
+        except StreamLoopError as error:
+            log.warning("topic %s has appeared, and its topics could not be checked: %s", topic, error)
+
+    def stop_because(self, reason: str, exit_code: int) -> None:
+        """End the run with this exit code; from any thread."""
+        self._end.because(reason, exit_code)
+        self._stop.set()
+        self._call(self._wake_up)
+
+    def _topic_changed(self, change: TopicChange) -> None:
+        parts = self.parts
+        if parts is None or self.phase is not Phase.RUNNING:
+            return
+        kind, topic = change.change, change.topic
+        if kind is Change.RECREATED:
+            assert isinstance(change.after, TopicFacts)
+            for poller in parts.pollers:
+                poller.command([ResetTopic(topic, change.after.topic_id)])
+        elif kind in (Change.GONE, Change.APPEARED):
+            gone = kind is Change.GONE
+            detail = f"topic {topic} does not exist any more; it is waited for" if gone else ""
+            parts.core.deliver(
+                [
+                    ev.HoldChanged(name, part.epoch, Reason.TOPIC_GONE, gone, detail)
+                    for name, part in parts.engine.parts.items()
+                    if name.topic == topic
+                ]
+            )
+        log.info("topic %s: %s", topic, kind.value, extra={"kind": "topic_change", "topic": topic})
+
+    # -------------------------------------------------------------------------------------------- the end
+
+    async def _drain(self, parts: Parts) -> None:
+        """Let running handlers end within the drain time, then leave the groups."""
+        self.phase = Phase.DRAINING
+        core = parts.core
+        began = self._watch_thread is not None
+        if began:
+            for poller in parts.pollers:
+                poller.command([StopFetching()])
+            core.step([ev.Drain()])
+            deadline = time.monotonic() + self.settings.drain_timeout
+            await self._drained(parts, deadline)
+            if not core.outcome.drained:
+                await self._cut_short(parts)
+            self.phase = Phase.CLOSING
+            await self._close(parts)
+
+    async def _drained(self, parts: Parts, deadline: float) -> None:
+        core = parts.core
+        while not core.outcome.drained and not self._stop_now and time.monotonic() < deadline:
+            if core.outcome.halted is not None and not self._end.exit_code:
+                self._halted(core.outcome.halted)
+            try:
+                await asyncio.sleep(TICK)
+            except asyncio.CancelledError:
+                self._stop_now = True
+            self._tick(parts)
+
+    async def _cut_short(self, parts: Parts) -> None:
+        """The drain time is over: cancel what runs, and name what does not come back."""
+        core = parts.core
+        waited = "a second signal came" if self._stop_now else f"{self.settings.drain_timeout:g} s are over"
+        self._end.because(f"the drain was cut short: {waited}", DRAIN_TIMED_OUT)
+        for runner in core.runners:
+            runner.stop()
+        grace = time.monotonic() + (0.0 if self._stop_now else CANCEL_GRACE)
+        while not core.outcome.drained and time.monotonic() < grace:
+            await asyncio.sleep(TICK)
+            core.tick()
+        hanging = [running for runner in core.runners for running in runner.running()]
+        self.hanging = tuple(f"{_shown(running)}\n{running.stack}" for running in hanging)
+        for running in hanging:
+            log.error(
+                "the handler of %s still runs: its message is not acknowledged and comes again\n%s",
+                _shown(running),
+                running.stack,
+                extra={"kind": "handler_hangs"},
+            )
+
+    async def _close(self, parts: Parts) -> None:
+        """Commit what is acknowledged and leave the groups; the event loop goes on turning meanwhile."""
+        for poller in parts.pollers:
+            poller.command([Close()])
+        timeout = 1.0 if self._stop_now else CLOSE_TIMEOUT
+        deadline = time.monotonic() + timeout
+        while any(poller.is_alive for poller in parts.pollers) and time.monotonic() < deadline:
+            await asyncio.sleep(TICK / 5)
+            parts.core.tick()
+        for poller in parts.pollers:
+            if poller.is_alive:
+                log.error("Consumer %s did not close within %g s", poller.name, timeout)
+                self._end.because(f"Consumer {poller.name} did not close in time", DRAIN_TIMED_OUT)
+        left = await in_daemon_thread(
+            lambda: parts.publisher.close(0.0 if self._stop_now else PUBLISH_TIMEOUT)
+        )
+        if left:
+            log.warning(
+                "%d records were not confirmed: their messages are not acknowledged and come again", len(left)
+            )
+
+    def _result(self) -> RunResult:
+        parts = self.parts
+        end = self._end
+        if parts is None:
+            return RunResult(end.exit_code, end.reason or "stopped before it started")
+        status = status_of(self)
+        assert status is not None
+        return RunResult(
+            end.exit_code,
+            end.reason,
+            {consumer.name: consumer.counts for consumer in status.consumers},
+            self.hanging,
+            status.held_seconds,
+            max(intake.peak_messages for intake in status.intakes),
+        )
+
+
+def _shown(running: Running) -> str:
+    name = running.record.part.name
+    return f"{running.consumer} ({name.topic}/{name.partition}/{running.record.offset})"
+
+
+def leave_process(code: int) -> None:
+    """End the process from a thread that is not stuck: flush the logs, bounded, and leave."""
+    from streamloop.cli.main import leave
+
+    leave(code)
+
+
+# ------------------------------------------------------------------------------------------- blocking runs
+
+
+def run_blocking(run: Run, *, handle_signals: bool) -> RunResult:
+    """Run on an event loop of its own, in this thread, with signals when this is the main thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise StreamLoopError("loop.run() was called in a running event loop: await loop.run_async() there")
+    loop = asyncio.new_event_loop()
+    restore: list[tuple[int, Any]] = []
+    if handle_signals and threading.current_thread() is threading.main_thread():
+        restore = _take_signals(run)
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(run.main())
+    finally:
+        for number, former in restore:
+            signal.signal(number, former)
+        _close_loop(loop)
+
+
+def _take_signals(run: Run) -> list[tuple[int, Any]]:
+    """SIGTERM and SIGINT drain; a second one stops at once, also when the event loop is blocked."""
+    seen = 0
+
+    def take(number: int, _frame: object) -> None:
+        nonlocal seen
+        seen += 1
+        name = signal.Signals(number).name
+        if seen == 1:
+            run.stop(f"{name} received")
+            return
+        run.stop(f"{name} received", at_once=True)
+        if run.ends_process:
+            log.warning("a second signal: stopping at once")
+            leave_process(DRAIN_TIMED_OUT)
+
+    return [(number, signal.signal(number, take)) for number in (signal.SIGTERM, signal.SIGINT)]
+
+
+def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """End what is left, bounded: a handler that swallows its cancellation can't keep the program."""
+    try:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
