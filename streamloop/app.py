@@ -146,14 +146,14 @@ class StreamLoop(Generic[S]):
             taken = set(other.topics) & set(declaration.topics)
             if taken:
                 raise ConfigurationError(
-                    f"topic {sorted(taken)[0]} has two handlers in this loop, {other.name} and "
+                    f"topic {min(taken)} has two handlers in this loop, {other.name} and "
                     f"{declaration.name}: use one, or a loop (a group) of its own for the other"
                 )
         for topic in declaration.topics:
             if topic.startswith("^"):
                 raise ConfigurationError(
-                    f"handler {declaration.name} names the pattern {topic}: patterns are refused, because each "
-                    "source topic has retry and dead-letter topics that are checked before the start; list "
+                    f"handler {declaration.name} names the pattern {topic}: patterns are refused, because "
+                    "each source topic has retry and dead-letter topics that are checked before the start; list "
                     "the topics"
                 )
         self._declarations.append(declaration)

@@ -263,18 +263,18 @@ class Run:
             return
 
     async def _hooks(
-        self, hooks: Sequence[Callable[[], Awaitable[None]]], timeout: float, where: str
+        self, hooks: Sequence[Callable[[], Awaitable[None]]], within: float, where: str
     ) -> bool:
         """Run the user's hooks within their time; False when one failed (which ends the run)."""
         name = ""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(within):
                 for hook in hooks:
                     name = getattr(hook, "__qualname__", repr(hook))
                     await hook()
         except TimeoutError:
-            self._end.because(f"{where} function {name} did not end within {timeout:g} s", FATAL)
-            log.error("%s function %s did not end within %g s", where, name, timeout)  # noqa: TRY400
+            self._end.because(f"{where} function {name} did not end within {within:g} s", FATAL)
+            log.error("%s function %s did not end within %g s", where, name, within)  # noqa: TRY400
             return False
         except Exception:
             self._end.because(f"{where} function {name} failed", FATAL)

@@ -211,7 +211,7 @@ class Message:
         partition: int | None = None,
         codec: str | Codec | None = None,
     ) -> None:
-        """Publish when the handler has returned; the message is acknowledged after the broker confirmed it."""
+        """Publish when the handler has returned; the message is acknowledged when that is confirmed."""
         outgoing = _outgoing(topic, value, key, headers, partition, codec)
         if self._on_success is None:
             self._on_success = []

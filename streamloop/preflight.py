@@ -1,4 +1,4 @@
-"""What is looked at before a loop starts: settings that contradict each other, properties, topics, the broker.
+"""What is looked at before a loop starts: settings that contradict each other, properties, topics, broker.
 
 Used by the start of a run and by ``streamloop check``. Blocks, each call with its own time-out; never called
 on the event loop's thread.
@@ -35,7 +35,7 @@ log = logging.getLogger("streamloop")
 
 @dataclass(slots=True)
 class CheckReport:
-    """What ``check`` found. ``problems`` are sentences; ``ok`` is True when nothing keeps the loop from running."""
+    """What ``check`` found. ``problems`` are sentences; ``ok``: nothing keeps the loop from running."""
 
     ok: bool = True
     problems: list[str] = field(default_factory=list)

@@ -95,7 +95,8 @@ class Watchdog:
             if silent >= self._give_up_after and not gave_up:
                 gave_up = True
                 self._give_up(
-                    f"the event loop has been blocked for {silent:.0f} s by {self.blocked_by or 'unknown code'}"
+                    f"the event loop has been blocked for {silent:.0f} s by "
+                    f"{self.blocked_by or 'unknown code'}"
                 )
 
     def _report(self, silent: float) -> None:
