@@ -1,14 +1,20 @@
-"""A publisher without its thread, on Producers and a clock that do what the test says."""
+"""A publisher without its thread, on Producers and a clock that do what the test says; and an inbox for one
+with it."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from streamloop.kafka.publisher import Publisher, PublishRequest, Report, ReportKind
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BOUND_S = 30.0
 DELIVERED, TOO_LARGE, REFUSED = ReportKind.DELIVERED, ReportKind.TOO_LARGE, ReportKind.REFUSED
 BLOCKED, UNBLOCKED = ReportKind.BLOCKED, ReportKind.UNBLOCKED
 
@@ -168,3 +174,23 @@ def request(request_id: int, topic: str = "dead", partition: int = 0) -> Publish
 
 def fatal_error() -> KafkaException:
     return KafkaException(KafkaError(FATAL, "desynchronized", fatal=True))
+
+
+class Inbox:
+    """Collects reports, and waits for what a test expects of them."""
+
+    def __init__(self) -> None:
+        self.reports: list[Report] = []
+        self._changed = threading.Condition()
+
+    def put(self, reports: list[Report]) -> None:
+        with self._changed:
+            self.reports.extend(reports)
+            self._changed.notify_all()
+
+    def ids(self, kind: ReportKind) -> list[int]:
+        return sorted(r.id for r in self.reports if r.kind is kind)
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float = BOUND_S) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, timeout), self.reports[-20:]

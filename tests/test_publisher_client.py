@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from streamloop.kafka.publisher import Publisher, PublishRequest, Report, ReportKind
+from streamloop.kafka.publisher import Publisher, PublishRequest, ReportKind
 from tests.mock_cluster import INIT_PRODUCER_ID, PRODUCE, MockCluster
+from tests.publisher_bench import Inbox
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 OUT_OF_ORDER_SEQUENCE_NUMBER, CLUSTER_AUTHORIZATION_FAILED, DENIED, INVALID_RECORD = 45, 31, 29, 87
 BOUND_S = 30.0
-
-
-class Inbox:
-    """Collects reports, and waits for what a test expects of them."""
-
-    def __init__(self) -> None:
-        self.reports: list[Report] = []
-        self._changed = threading.Condition()
-
-    def put(self, reports: list[Report]) -> None:
-        with self._changed:
-            self.reports.extend(reports)
-            self._changed.notify_all()
-
-    def ids(self, kind: ReportKind) -> list[int]:
-        return sorted(r.id for r in self.reports if r.kind is kind)
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        with self._changed:
-            assert self._changed.wait_for(condition, BOUND_S), self.reports
 
 
 @pytest.fixture
