@@ -153,8 +153,8 @@ class StreamLoop(Generic[S]):
             if topic.startswith("^"):
                 raise ConfigurationError(
                     f"handler {declaration.name} names the pattern {topic}: patterns are refused, because "
-                    "each source topic has retry and dead-letter topics that are checked before the start; list "
-                    "the topics"
+                    "each source topic has retry and dead-letter topics that are checked before the start; "
+                    "list the topics"
                 )
         self._declarations.append(declaration)
 
