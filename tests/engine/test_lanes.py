@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from streamloop.engine import events as ev
 from streamloop.engine.consumer import ConsumerSpec
 from streamloop.engine.events import TopicPartition
 from streamloop.engine.lanes import Ordering
-from streamloop.engine.record import Record
 from streamloop.engine.states import State
 from tests.engine.driver import ORDERS, OTHERS, TRANSIENT, Shell
+
+if TYPE_CHECKING:
+    from streamloop.engine.record import Record
 
 PAYMENTS = TopicPartition("payments", 0)
 
