@@ -50,17 +50,17 @@ class Stopwatch:
 def rate(brokers: str, topic: str, messages: int, concurrency: int, sleep_ms: float) -> Rate:
     """Handle so many messages; SystemExit when fewer were handled."""
     stopwatch = Stopwatch(messages)
-    loop = StreamLoop(f"bench-{uuid.uuid4().hex[:8]}", brokers=brokers, log_level="WARNING")
+    loop: StreamLoop[None] = StreamLoop(f"bench-{uuid.uuid4().hex[:8]}", brokers=brokers, log_level="WARNING")
     loop.consumer(topic, ordering="key", concurrency=concurrency)(stopwatch.handler(sleep_ms / 1000))
-    loop.run(max_messages=messages)
-    if stopwatch.handled < messages:
-        raise SystemExit(f"only {stopwatch.handled} of {messages} messages were handled")
+    ended = loop.run(max_messages=messages)
+    if ended.exit_code != 0 or stopwatch.handled < messages:
+        raise SystemExit(f"{stopwatch.handled} of {messages} messages handled, then: {ended.reason}")
     return Rate(messages, stopwatch.last - stopwatch.first)
 
 
 def hold(brokers: str, topic: str) -> None:
     """Take messages until the watermark holds back, and handle none."""
-    loop = StreamLoop(f"hold-{uuid.uuid4().hex[:8]}", brokers=brokers, log_level="WARNING")
+    loop: StreamLoop[None] = StreamLoop(f"hold-{uuid.uuid4().hex[:8]}", brokers=brokers, log_level="WARNING")
 
     @loop.consumer(topic, ordering="key", concurrency=100, timeout=NEVER_SECONDS)
     async def never(_value: bytes) -> None:

@@ -1,7 +1,7 @@
 """Fixtures for tests on a real Apache Kafka, and the rule for machines that can't run one.
 
 Every test in this folder bears the marker `broker`. Where Java or Maven is missing these tests are skipped,
-with one line that says what to install; with STREAMLOOP_REQUIRE_BROKER=1 (CI) the same is a failure.
+with one line that says what to install; with REQUIRE_BROKER=1 (CI) the same is a failure.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.realkafka.jars import java
 
 HERE = Path(__file__).parent
 UNAVAILABLE = pytest.StashKey[str]()
-REQUIRED = os.environ.get("STREAMLOOP_REQUIRE_BROKER") == "1"
+REQUIRED = os.environ.get("REQUIRE_BROKER") == "1"
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
@@ -45,7 +45,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if reason is None or item.get_closest_marker("broker") is None:
         return
     if REQUIRED:
-        pytest.fail(f"STREAMLOOP_REQUIRE_BROKER=1, but {reason}", pytrace=False)
+        pytest.fail(f"REQUIRE_BROKER=1, but {reason}", pytrace=False)
     pytest.skip(reason)
 
 

@@ -1,6 +1,6 @@
-"""Fetches Apache Kafka's jars once a machine, by Maven, from the versions pinned in tests/kafka/pom.xml.
+"""Fetches jars once a machine, by Maven: Apache Kafka's, from the versions pinned in tests/kafka/pom.xml.
 
-The cache is ~/.cache/streamloop-tools, or the folder in STREAMLOOP_TOOLS_CACHE. A set of jars is built in a
+The cache is ~/.cache/streamloop-tools, or the folder in TOOLS_CACHE. A set of jars is built in a
 temporary folder and renamed, so that it is there whole or not at all; a file lock keeps two test runs from
 fetching it twice. What calls it: the cluster, .ci/run (`python -m tests.realkafka fetch`) and the benchmarks.
 It never changes a set that is there.
@@ -28,7 +28,7 @@ class KafkaUnavailableError(Exception):
 
 def tools_cache() -> Path:
     """The folder that keeps what was fetched, across checkouts."""
-    configured = os.environ.get("STREAMLOOP_TOOLS_CACHE")
+    configured = os.environ.get("TOOLS_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "streamloop-tools"
 
 
