@@ -1,7 +1,8 @@
 """What all tests have in common.
 
-Hypothesis has no deadline, since a slow machine is no failure. Settings of the package that the developer's shell
-exports are taken away, from member processes too; the tests' own switches therefore have names without that prefix.
+Hypothesis has no deadline, since a slow machine is no failure. Settings of the package that the developer's
+shell exports are taken away, from member processes too; the tests' own switches therefore have names without
+that prefix.
 """
 
 import os
