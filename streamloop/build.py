@@ -122,28 +122,34 @@ def build_parts(
     return Parts(engine, core, publisher, pollers, capacities)
 
 
-def make_preparer(topics: Topics, group: str) -> Callable[[TopicPartition, list[Record]], None]:
+def make_preparer(
+    topics: Topics,
+    group: str,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+) -> Callable[[TopicPartition, list[Record]], None]:
     """What reads our headers from records of our own retry topics, on the poller's thread.
 
-    A wait is never longer than the topic's delay, and from here on it is counted on the monotonic clock: a
-    wall clock that jumps can't strand a message.
+    A wait is never longer than the topic's delay, and from here on it is counted on ``clock``, which is
+    monotonic: a ``wall`` clock (epoch seconds) that jumps can't strand a message.
     """
 
     def prepare(name: TopicPartition, records: list[Record]) -> None:
         delay = topics.delay_of(name.topic)
-        wall, now = time.time(), time.monotonic()
+        epoch, now = wall(), clock()
         for record in records:
             routing = read_routing(record.message.headers(), group=group)
             if routing is None:
                 continue
             wait = 0.0
             if routing.not_before_ms is not None:
-                wait = min(routing.not_before_ms / 1000 - wall, delay)
+                wait = min(routing.not_before_ms / 1000 - epoch, delay)
             first = routing.first_failed_at
             record.attempts = Attempts(
                 before=routing.attempt,
                 due=now + wait if wait > 0 else 0.0,
-                first_failed_at=now - max(0.0, wall - first) if first is not None else None,
+                first_failed_at=now - max(0.0, epoch - first) if first is not None else None,
             )
 
     return prepare
