@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import confluent_kafka
 
@@ -17,8 +17,10 @@ from streamloop.engine.lanes import Ordering
 from streamloop.engine.record import Attempts
 from streamloop.kafka import config
 from streamloop.kafka.headers import read_routing
-from streamloop.kafka.poller import Poller
+from streamloop.kafka.poller import Poller, PollerOptions
+from streamloop.kafka.positions import StartPolicy, TopicLookup
 from streamloop.kafka.publisher import Publisher
+from streamloop.preflight import make_admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,9 +117,12 @@ def build_parts(
         solo_config=config.solo_producer_config(settings, message_max_bytes=largest),
         deliver=core.take_reports,
     )
-    pollers = [make_poller(assembly, topics, core, capacities, poller_ended, retries=False)]
-    if topics.retry_names:
-        pollers.append(make_poller(assembly, topics, core, capacities, poller_ended, retries=True))
+    # A client of its own: pollers ask it at each assignment, and must not wait behind anybody else.
+    lookup = TopicLookup(make_admin(settings))
+    pollers = [
+        make_poller(assembly, topics, core, capacity, lookup, poller_ended, retries=index > 0)
+        for index, capacity in enumerate(capacities)
+    ]
     core.connect(pollers, publisher)
     return Parts(engine, core, publisher, pollers, capacities)
 
@@ -155,14 +160,50 @@ def make_preparer(
     return prepare
 
 
-def make_consumer_factory(assembly: Assembly, *, retries: bool) -> Callable[..., Any]:
-    """What makes a Kafka Consumer for a group protocol."""
+def make_poller(
+    assembly: Assembly,
+    topics: Topics,
+    core: Core,
+    capacity: Capacity,
+    lookup: TopicLookup,
+    ended: Callable[[BaseException | None], None],
+    *,
+    retries: bool,
+) -> Poller:
+    """The poller of the source topics, or of the retry topics."""
     settings = assembly.settings
+    policies = {
+        topic: StartPolicy(build.settings.start, build.settings.out_of_range)
+        for build in assembly.consumers
+        for topic in build.topics
+    }
     properties = config.retry_consumer_config if retries else config.consumer_config
 
-    def make(protocol: Any, callbacks: dict[str, Any]) -> Any:
+    def policy(topic: str) -> StartPolicy:
+        own = policies[topics.source_of(topic).name]
+        # Retry topics are read from their beginning: what is there was routed by this group.
+        return StartPolicy("earliest", own.out_of_range) if retries else own
+
+    def make(protocol: Literal["consumer", "classic"], callbacks: dict[str, Any]) -> Any:
         return confluent_kafka.Consumer(
             {**properties(settings, protocol), **callbacks}, logger=librdkafka_log
         )
 
-    return make
+    return Poller(
+        name="retry" if retries else "source",
+        intake=int(retries),
+        topics=topics.retry_names if retries else list(topics.sources),
+        capacity=capacity,
+        options=PollerOptions(
+            protocol=settings.group_protocol,
+            policy=policy,
+            dwell=settings.dwell,
+            revoke_wait=settings.revoke_wait,
+        ),
+        make_consumer=make,
+        lookup=lookup,
+        deliver=core.deliver,
+        heartbeat=core.heartbeat,
+        prepare=make_preparer(topics, settings.group) if retries else None,
+        on_exit=ended,
+    )

@@ -262,9 +262,7 @@ class Run:
         except TimeoutError:
             return
 
-    async def _hooks(
-        self, hooks: Sequence[Callable[[], Awaitable[None]]], within: float, where: str
-    ) -> bool:
+    async def _hooks(self, hooks: Sequence[Callable[[], Awaitable[None]]], within: float, where: str) -> bool:
         """Run the user's hooks within their time; False when one failed (which ends the run)."""
         name = ""
         try:
@@ -508,13 +506,13 @@ class Run:
             poller.command([Close()])
         timeout = 1.0 if self._stop_now else CLOSE_TIMEOUT
         deadline = time.monotonic() + timeout
-        while any(poller.is_alive for poller in parts.pollers) and time.monotonic() < deadline:
+        while any(poller.is_alive() for poller in parts.pollers) and time.monotonic() < deadline:
             await asyncio.sleep(TICK / 5)
             parts.core.tick()
         for poller in parts.pollers:
-            if poller.is_alive:
-                log.error("Consumer %s did not close within %g s", poller.name, timeout)
-                self._end.because(f"Consumer {poller.name} did not close in time", DRAIN_TIMED_OUT)
+            if poller.is_alive():
+                log.error("Consumer %s did not close within %g s", poller.label, timeout)
+                self._end.because(f"Consumer {poller.label} did not close in time", DRAIN_TIMED_OUT)
         left = await in_daemon_thread(
             lambda: parts.publisher.close(0.0 if self._stop_now else PUBLISH_TIMEOUT)
         )

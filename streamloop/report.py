@@ -47,10 +47,10 @@ def health_of(run: Run) -> Health:
         for poller in parts.pollers:
             if poller.failure is not None:
                 live = False
-                reasons.append(f"Consumer {poller.name} has failed: {poller.failure}")
-            elif poller.is_alive and now - poller.last_turn > POLL_TURN_LIMIT:
+                reasons.append(f"Consumer {poller.label} has failed: {poller.failure}")
+            elif poller.is_alive() and now - poller.last_turn > POLL_TURN_LIMIT:
                 live = False
-                reasons.append(f"Consumer {poller.name} has not polled for {now - poller.last_turn:.0f} s")
+                reasons.append(f"Consumer {poller.label} has not polled for {now - poller.last_turn:.0f} s")
         for runner in parts.core.runners:
             if runner.counts.abandoned:
                 live = False
@@ -82,7 +82,7 @@ def status_of(run: Run) -> LoopStatus | None:
     )
     intakes = tuple(
         IntakeStatus(
-            name=poller.name,
+            name=poller.label,
             group=settings.group if index == 0 else f"{settings.group}.retry",
             protocol=poller.protocol or "",
             topics=tuple(poller.topics),
@@ -254,9 +254,9 @@ def metrics_of(run: Run) -> Samples:
         put("loop_held_partition_seconds_total", seconds, ("reason", reason_name))
     for poller in parts.pollers:
         for event, value in poller.stats.rebalances.items():
-            put("loop_rebalances_total", value, ("consumer", poller.name), ("event", event))
+            put("loop_rebalances_total", value, ("consumer", poller.label), ("event", event))
         for result, value in poller.stats.commits.items():
-            put("loop_commits_total", value, ("consumer", poller.name), ("result", result))
+            put("loop_commits_total", value, ("consumer", poller.label), ("result", result))
     publisher = parts.publisher.counters
     put("loop_publish_failures_total", sum(publisher.failures.values()))
     put("loop_drain_timeouts_total", 1 if run.hanging else 0)
