@@ -115,7 +115,7 @@ class Poller:
         on_exit: Callable[[BaseException | None], None] | None = None,
         jitter: Callable[[], float] = lambda: random.uniform(0.8, 1.2),  # noqa: S311 - no secret
     ) -> None:
-        self.name = name
+        self.label = name
         self.topics = tuple(topics)
         self.waiting = False
         """It is full and waits to be woken."""
@@ -178,7 +178,6 @@ class Poller:
         self.last_turn = self._clock()
         self._thread.start()
 
-    @property
     def is_alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
@@ -215,7 +214,7 @@ class Poller:
             if reasons:
                 held[where] = tuple(sorted(reasons))
         return PollerStatus(
-            name=self.name,
+            name=self.label,
             protocol=self.protocol,
             assigned=tuple(assigned),
             held=held,
@@ -238,12 +237,12 @@ class Poller:
                 self._turn()
         except BaseException as error:
             self.failure = error
-            log.critical("%s: the poller ends: %s", self.name, error, exc_info=error, extra={"kind": "died"})
+            log.critical("%s: the poller ends: %s", self.label, error, exc_info=error, extra={"kind": "died"})
         try:
             self._leave()
         except BaseException as error:
             self.failure = self.failure or error
-            log.critical("%s: could not leave the group", self.name, exc_info=error, extra={"kind": "died"})
+            log.critical("%s: could not leave the group", self.label, exc_info=error, extra={"kind": "died"})
         finally:
             if self._on_exit is not None:
                 self._on_exit(self.failure)
@@ -308,7 +307,7 @@ class Poller:
         auto = self._options.protocol == "auto" and self.protocol == "consumer"
         if not auto or not self._events.unsupported or self._rebalance.ever:
             raise fatal
-        log.info("%s: the broker does not offer group.protocol=consumer: using classic", self.name)
+        log.info("%s: the broker does not offer group.protocol=consumer: using classic", self.label)
         self._events.fatal = None
         self._consumer.close()
         self._subscribe("classic")
@@ -407,7 +406,7 @@ class Poller:
         self._slots.unsettled = True
         log.warning(
             "%s: stood still for %.1f s: nothing is handled until the group says that this is still a member",
-            self.name,
+            self.label,
             stood,
             extra={"kind": "stall", "seconds": round(stood, 1)},
         )
@@ -526,7 +525,7 @@ class Poller:
             if slot is None:
                 continue
             if isinstance(verdict, HeldBy):
-                log.warning("%s: %s", self.name, verdict.detail, extra={"kind": "commit_refused"})
+                log.warning("%s: %s", self.label, verdict.detail, extra={"kind": "commit_refused"})
                 self._slots.hold(slot, verdict.reason, verdict.detail)
                 if verdict.reason is Reason.TOPIC_GONE:
                     self._starts.gone(slot.name.topic, verdict.detail)

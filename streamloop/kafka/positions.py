@@ -301,6 +301,7 @@ class Unresolved:
         if self.policy.start == "stop":
             raise PositionError(
                 f"the group has no committed offset for {name.topic}/{name.partition}, and start is stop. "
-                f"Set one (kafka-consumer-groups.sh --reset-offsets), or set start to earliest, latest or a time."
+                f"Set one (kafka-consumer-groups.sh --reset-offsets), or set start to earliest, latest or "
+                f"a time."
             )
         return self.policy.start
