@@ -63,7 +63,7 @@ class FakeProducer:
     room: int = 1_000_000
     raising: dict[str, Exception] = field(default_factory=dict)
     poll_raises: Exception | None = None
-    raises_before_reports: bool = False
+    raises_before_reports: int = 0
     metadata_raises: Exception | None = None
     metadata_asked: list[str] = field(default_factory=list)
     purged: bool = False
@@ -89,9 +89,9 @@ class FakeProducer:
 
     def poll(self, timeout: float) -> int:
         assert timeout <= 0.1, "a turn must not wait for long"
-        if self.raises_before_reports:
-            self.raises_before_reports = False
-            self._raise_once()
+        if self.raises_before_reports and self.poll_raises is not None:
+            self.raises_before_reports -= 1
+            raise self.poll_raises
         due, self._due = self._due, []
         for offset, (record, error) in enumerate(due):
             record.on_delivery(error, Delivered(max(record.partition, 0), offset))
@@ -106,6 +106,7 @@ class FakeProducer:
     def purge(self, *, in_queue: bool, in_flight: bool, blocking: bool) -> None:
         assert (in_queue, in_flight, blocking) == (True, True, False)
         self.purged = True
+        self.sent.clear()
 
     def list_topics(self, topic: str, *, timeout: float) -> None:
         assert timeout <= 1

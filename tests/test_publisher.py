@@ -217,6 +217,18 @@ def test_when_the_probe_gets_through_all_flow_in_order(bench: Bench) -> None:
     assert bench.turn() == [(2, DELIVERED), (3, DELIVERED), (4, DELIVERED)]
 
 
+def test_a_record_that_is_blocked_again_is_reported_again(bench: Bench) -> None:
+    bench.submit(1, 2)
+    bench.main.report(MISSING)
+    bench.turn()
+    bench.turn(0.5)
+    bench.main.report()
+    assert bench.turn() == [(1, DELIVERED), (2, UNBLOCKED)]
+    bench.turn()
+    bench.main.report(MISSING)
+    assert bench.turn() == [(2, BLOCKED)]
+
+
 def test_probes_back_off_by_doubling_up_to_30_s_with_jitter() -> None:
     jitter = [1.0]
     bench = Bench()
@@ -343,12 +355,12 @@ def test_a_probe_of_another_partition_takes_its_turn(bench: Bench) -> None:
     bench.main.report(TIMED_OUT)
     bench.turn()
     probes = []
-    for _ in range(4):
+    for _ in range(6):
         bench.turn(30)
         probes += bench.in_hand()
         bench.main.report(TIMED_OUT)
         bench.turn()
-    assert probes == [1, 3, 4, 1]
+    assert probes == [1, 3, 4, 1, 3, 4]
 
 
 def test_after_a_probe_got_through_each_partition_that_failed_is_probed_at_once(bench: Bench) -> None:
@@ -369,6 +381,54 @@ def test_after_a_probe_got_through_each_partition_that_failed_is_probed_at_once(
         (21, UNBLOCKED),
         (22, UNBLOCKED),
     }
+
+
+def test_a_success_in_the_partition_that_failed_was_sent_before_and_does_not_end_its_block(
+    bench: Bench,
+) -> None:
+    bench.submit(1, 2)
+    bench.main.report(TIMED_OUT, count=1)
+    bench.main.report(count=1)
+    assert bench.turn() == [(1, BLOCKED), (2, DELIVERED)]
+    assert bench.publisher.blocked[0].waiting == 1
+    assert bench.turn() == []
+    assert bench.in_hand() == []
+
+
+def test_a_probe_on_its_way_goes_on_as_that_of_its_own_partition(bench: Bench) -> None:
+    bench.submit(1, 2, partition=0)
+    bench.submit(3, partition=1)
+    bench.main.report(TIMED_OUT, count=2)
+    bench.turn()
+    bench.turn(0.5)
+    assert bench.in_hand() == [3, 1]
+    bench.main.report(count=1)
+    assert bench.turn() == [(3, DELIVERED)]
+    (target,) = bench.publisher.blocked
+    assert (target.partition, target.waiting) == (0, 2)
+    bench.turn()
+    assert bench.in_hand() == [1]
+    bench.main.report(TIMED_OUT)
+    bench.turn()
+    bench.turn(1.0)
+    bench.main.report()
+    assert bench.turn() == [(1, DELIVERED), (2, UNBLOCKED)]
+
+
+def test_a_blocked_partition_whose_topic_turns_out_missing_becomes_a_block_of_the_topic(bench: Bench) -> None:
+    bench.submit(1, 2, partition=0)
+    bench.submit(3, partition=1)
+    bench.main.report(TIMED_OUT, count=2)
+    bench.main.report()
+    bench.turn()
+    bench.turn()
+    assert bench.in_hand() == [1]
+    bench.main.report(MISSING)
+    bench.turn()
+    (target,) = bench.publisher.blocked
+    assert (target.partition, target.code, target.waiting) == (None, MISSING, 2)
+    bench.publisher.submit([request(4, partition=1)])
+    assert bench.turn() == [(4, BLOCKED)]
 
 
 def test_a_topic_that_goes_missing_takes_its_blocked_partitions_in(bench: Bench) -> None:

@@ -16,6 +16,7 @@ from tests.publisher_bench import (
     FATAL,
     MISSING,
     PURGED,
+    TIMED_OUT,
     UNBLOCKED,
     Bench,
     Delivered,
@@ -93,6 +94,17 @@ def test_a_cancelled_probe_that_gets_through_lets_the_others_flow(bench: Bench) 
     assert bench.turn() == [(2, UNBLOCKED)]
 
 
+def test_a_cancelled_record_that_fails_blocks_nothing(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    bench.submit(1)
+    bench.publisher.cancel([1])
+    bench.turn()
+    bench.main.report(MISSING)
+    assert bench.turn() == []
+    assert caplog.text == ""
+    bench.submit(2)
+    assert bench.in_hand() == [2]
+
+
 def test_an_id_submitted_twice_has_one_report(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.submit(1)
     bench.submit(1)
@@ -139,7 +151,7 @@ def test_D18_reports_that_the_broken_producer_still_holds_are_read_before_it_goe
     bench.submit(1, 2)
     old = bench.main
     old.poll_raises = fatal_error()
-    old.raises_before_reports = True
+    old.raises_before_reports = 2
     old.report(count=1)
     assert bench.turn() == [(1, DELIVERED)]
     bench.turn(0.5)
@@ -216,8 +228,10 @@ def test_D18_producers_that_break_one_after_the_other_block_with_growing_pauses(
     assert bench.turn() == [(1, DELIVERED)]
     bench.main.poll_raises = fatal_error()
     bench.turn()
+    made = len(bench.producers)
     bench.turn(0.5)
-    assert bench.in_hand() == [2], "a delivery ends the growth"
+    assert len(bench.producers) == made + 1, "a delivery ends the growth"
+    assert bench.in_hand() == [2]
 
 
 def test_what_waits_for_a_producer_that_breaks_again_is_blocked_and_then_unblocked(bench: Bench) -> None:
@@ -231,6 +245,43 @@ def test_what_waits_for_a_producer_that_breaks_again_is_blocked_and_then_unblock
     bench.turn(0.5)
     bench.main.report(count=1)
     assert bench.turn() == [(1, DELIVERED), (2, UNBLOCKED)]
+
+
+def test_a_cancelled_request_is_not_reported_when_producers_break(bench: Bench) -> None:
+    bench.submit(1)
+    for _ in range(2):
+        bench.main.poll_raises = fatal_error()
+        bench.turn()
+        bench.turn(0.5)
+    bench.publisher.submit([request(2), request(3)])
+    bench.publisher.cancel([2])
+    assert bench.turn() == [(3, BLOCKED)]
+
+
+def test_a_partitions_probe_cancelled_while_its_producer_is_replaced_is_followed_by_another(
+    bench: Bench,
+) -> None:
+    bench.submit(1, 2, partition=0)
+    bench.submit(3, partition=1)
+    bench.main.report(TIMED_OUT, count=2)
+    bench.turn()
+    bench.turn(0.5)
+    bench.main.report(count=1)
+    bench.main.poll_raises = fatal_error()
+    assert bench.turn() == [(3, DELIVERED)]
+    bench.publisher.cancel([1])
+    bench.turn(0.5)
+    bench.turn()
+    assert bench.in_hand() == [2]
+
+
+def test_D18_a_fatal_error_told_to_the_error_callback_replaces_the_producer(bench: Bench) -> None:
+    bench.submit(1)
+    bench.main.config["error_cb"](KafkaError(FATAL, "fenced", fatal=True))
+    bench.turn()
+    bench.turn(0.5)
+    assert len(bench.producers) == 2
+    assert bench.in_hand() == [1]
 
 
 def test_a_producer_that_can_not_be_made_is_tried_again_and_reported(bench: Bench) -> None:
@@ -263,6 +314,22 @@ def test_close_returns_the_ids_without_a_report(bench: Bench) -> None:
     assert bench.publisher.close(0) == [2, 3, 4]
     with pytest.raises(RuntimeError, match="closed"):
         bench.publisher.submit([request(5)])
+
+
+def test_the_end_waits_for_requests_just_submitted_and_for_a_probe_on_its_way(bench: Bench) -> None:
+    publisher = bench.publisher
+    publisher._close_at = bench.clock.now + 10
+    publisher._inbox.append(([request(1), request(2)], ()))
+    assert not publisher._is_finished()
+    publisher.turn()
+    assert not publisher._is_finished()
+    bench.main.report(MISSING)
+    publisher.turn()
+    assert publisher._is_finished(), "all that is left is blocked"
+    bench.turn(0.5)
+    assert not publisher._is_finished()
+    bench.clock.now += 10
+    assert publisher._is_finished()
 
 
 class Threaded:

@@ -146,14 +146,13 @@ class Blocks:
             return  # sent before the block began: it says nothing about now
         self._end(block, set() if whole else block.failed - {partition}, now)
 
-    def gone(self, entry: Entry, now: float) -> None:
+    def gone(self, entry: Entry) -> None:
         """It is no longer wanted, or said nothing about the target: if it was the probe, another one goes."""
         block, entry.block = entry.block, None
         if block is None:
             return
         if block.probe is entry:
-            block.probe = None
-            block.next_probe = now
+            block.probe = None  # its time has come: the next turn sends another one
         else:
             block.waiting.pop(entry.seq, None)
         self._drop_if_empty(block)

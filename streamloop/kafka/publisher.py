@@ -223,10 +223,10 @@ class Publisher:
         if self._close_at is None:
             self._close_at = self._clock() + max(0.0, timeout)
         self._wake.set()
-        if self._thread is None:
-            self._take_inbox()
-        else:
+        if self._thread is not None:
             self._thread.join(max(0.0, timeout) + CLOSE_MARGIN_S)
+        if not self.is_alive:
+            self._take_inbox()  # what came too late for the last turn
         return list(self._by_id)
 
     @property
@@ -318,7 +318,7 @@ class Publisher:
         if entry is not None:
             entry.cancelled = True
             if entry.block is not None and entry.block.probe is not entry:
-                self._blocks.gone(entry, self._clock())
+                self._blocks.gone(entry)
 
     # -- sending
 
@@ -340,7 +340,7 @@ class Publisher:
         for _ in range(min(SENDS_PER_TURN, len(channel.ready))):
             entry = channel.pop()
             if entry.cancelled:
-                self._blocks.gone(entry, now)
+                self._blocks.gone(entry)
             elif not self._blocks.must_wait(entry) and not self._send(channel, entry, now):
                 channel.push(entry)  # first in line again
                 return
@@ -359,14 +359,14 @@ class Publisher:
                 return False
             self._count_failure(error.code())
             if meaning is Meaning.BATCH_TOO_LARGE:  # the client's own limit, applied to this record alone
-                self._refuse_locally(entry, ReportKind.TOO_LARGE, error.code(), sentence(exception), now)
+                self._refuse_locally(entry, ReportKind.TOO_LARGE, error.code(), sentence(exception))
             elif error.code() in LOCAL_REFUSALS:
-                self._refuse_locally(entry, ReportKind.REFUSED, error.code(), sentence(exception), now)
+                self._refuse_locally(entry, ReportKind.REFUSED, error.code(), sentence(exception))
             else:
                 self._failed(entry, error.code(), sentence(exception), now)
         except (TypeError, ValueError) as exception:  # nothing that the client can encode
             self._count_failure(INVALID_ARG)
-            self._refuse_locally(entry, ReportKind.REFUSED, INVALID_ARG, sentence(exception), now)
+            self._refuse_locally(entry, ReportKind.REFUSED, INVALID_ARG, sentence(exception))
         else:
             self.counters.sent_alone += entry.alone
         return True
@@ -421,15 +421,15 @@ class Publisher:
                 self._end(entry, kind, -1, -1, code, reason)
                 self._blocks.answered(entry, now)
             elif entry.cancelled:
-                self._blocks.gone(entry, now)
+                self._blocks.gone(entry)
             else:
                 entry.alone = entry.alone or meaning is not Meaning.UNSENT
                 self._channel_of(entry).push(entry)
         else:
             self._blocks.failed(entry, code, reason, now)
 
-    def _refuse_locally(self, entry: Entry, kind: ReportKind, code: int, reason: str, now: float) -> None:
-        self._blocks.gone(entry, now)  # the broker did not answer: as a probe it said nothing
+    def _refuse_locally(self, entry: Entry, kind: ReportKind, code: int, reason: str) -> None:
+        self._blocks.gone(entry)  # the broker did not answer: as a probe it said nothing
         self._end(entry, kind, -1, -1, code, reason)
 
     def _end(
@@ -463,13 +463,9 @@ class Publisher:
         channel.put_away()
         self._take_reports(channel, now)
         channel.broken = None
-        channel.generation += 1  # what the old one still reports is late
         unreported, channel.in_flight = channel.in_flight, {}
         for entry in unreported.values():
-            if entry.cancelled:
-                self._blocks.gone(entry, now)
-            else:
-                channel.push(entry)
+            channel.push(entry)
         self.counters.replaced_producers += 1
         self._down(channel, reason, now)
 
