@@ -73,15 +73,16 @@ class AsyncRunner(Runner):
     def __init__(self, handler: Handler, sink: Sink, host: Host) -> None:
         super().__init__(handler, sink, host)
         self._idle: deque[asyncio.Future[None]] = deque()
+        self._waiting = 0
+        """Workers whose handler (or publish) waits: they take nothing from the ready queue now."""
         self._loop = asyncio.get_running_loop()
 
     def dispatch(self, records: list[Record]) -> None:
         """Run these as workers become free."""
         self._ready.extend(records)
-        if self._idle:
+        # One that is on its way to the queue wakes the others when its handler waits.
+        if self._waiting + len(self._idle) == len(self._slots):
             self._wake(1)
-        elif not self._slots:
-            self._hire(1)
 
     def _wake(self, wanted: int) -> None:
         idle = self._idle
@@ -157,6 +158,7 @@ class AsyncRunner(Runner):
             else:
                 waited = True
                 slot.begin([record], [message] if message is not None else None, now, timeout)
+                self._waiting += 1
                 if ready:
                     self._wake(len(ready))
                 slot.coroutine = coroutine
@@ -166,6 +168,7 @@ class AsyncRunner(Runner):
                     raise
                 except BaseException as error:  # noqa: BLE001 - a handler may raise anything
                     failure = error
+                self._waiting -= 1
                 failure = self._ended(slot, task, failure)
             if message is not None:
                 if failure is None and (outgoing := message.take_on_success()):

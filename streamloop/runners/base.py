@@ -95,7 +95,7 @@ class Sink(Protocol):
         """Have the engine take what is there now; what it dispatches is in the ready queues on return."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Running:
     """A handler that runs, for status, health and logs."""
 
@@ -106,7 +106,16 @@ class Running:
     asked_to_stop: bool
     given_up: bool
     """Not back within kill_after of its deadline."""
-    stack: str
+    thread: int | None
+    coroutine: Any
+
+    @property
+    def stack(self) -> str:
+        """Where it is now, where that can be had (not of what blocks the event loop), or ''.
+
+        Read only when it is shown: a scrape looks at every running handler and needs no stacks.
+        """
+        return stack_of_thread(self.thread) or stack_of_coroutine(self.coroutine)
 
 
 TIMEOUT: Final = "timeout"
@@ -163,6 +172,9 @@ class Slot:
 class Runner(ABC):
     """Runs the handler of one consumer. All of it is called on the event loop."""
 
+    in_threads = False
+    """Its handlers run in threads, and not on the event loop."""
+
     def __init__(self, handler: Handler, sink: Sink, host: Host) -> None:
         self.handler = handler
         self.counts = RunnerCounts()
@@ -211,6 +223,23 @@ class Runner(ABC):
                 slot.given_up = True
                 self.counts.abandoned += 1
 
+    def tasks(self) -> Iterator[asyncio.Task[None]]:
+        """The workers' tasks. None of them ever ends with an error, unless there is a bug of ours."""
+        for slot in self._slots:
+            if slot.task is not None:
+                yield slot.task
+
+    def next_scan(self) -> float | None:
+        """When scan() will have something to do, as far as it is known now; None: nothing runs."""
+        return min(
+            (
+                slot.deadline + (self.handler.kill_after if slot.asked else 0.0)
+                for slot in self._slots
+                if slot.records is not None and not slot.given_up
+            ),
+            default=None,
+        )
+
     def stop(self) -> None:
         """Ask all handlers to stop: the drain time is over."""
         for slot in self._slots:
@@ -226,7 +255,7 @@ class Runner(ABC):
         self._interrupt(slot)
 
     def running(self) -> Iterator[Running]:
-        """What runs now, the stack included where it can be had (not of what blocks the event loop)."""
+        """What runs now."""
         for slot in self._slots:
             for record in slot.records or ():
                 yield Running(
@@ -236,7 +265,8 @@ class Runner(ABC):
                     slot.deadline,
                     bool(slot.asked),
                     slot.given_up,
-                    stack_of_thread(slot.thread) or stack_of_coroutine(slot.coroutine),
+                    slot.thread,
+                    slot.coroutine,
                 )
 
 

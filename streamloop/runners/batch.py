@@ -46,6 +46,7 @@ class BatchRunner(Runner):
     ) -> None:
         super().__init__(handler, sink, host)
         self._call_in_thread = call_in_thread
+        self.in_threads = call_in_thread is not None
         self._ready_since = 0.0
         self._idle: deque[asyncio.Future[None]] = deque()
         self._gathering = 0

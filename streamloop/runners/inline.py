@@ -34,6 +34,7 @@ class InlineRunner(Runner):
         self._sleeper: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._work(), name=f"streamloop-{handler.name}")
+        self._slots[0].task = self._task
 
     def dispatch(self, records: list[Record]) -> None:
         """Run these, in this order."""

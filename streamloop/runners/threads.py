@@ -50,6 +50,8 @@ class _Job:
 class ThreadRunner(Runner):
     """Runs ``def`` handlers."""
 
+    in_threads = True
+
     def __init__(self, handler: Handler, sink: Sink, host: Host, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(handler, sink, host)
         self._loop = loop
