@@ -120,7 +120,8 @@ class Watch:
         lanes = Counter(
             record.lane
             for record in part.ledger.outstanding
-            if record.lane is not None and record.state is not State.ACKED
+            # What an earlier commit knew was never given a lane.
+            if record.state is not State.ACKED and record.lane is not None
         )
         if not lanes:
             return "no lane", 0
