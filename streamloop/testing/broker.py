@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from streamloop.engine.events import TopicPartition
 from streamloop.kafka import headers as hd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from streamloop.engine.events import TopicPartition
     from streamloop.kafka.headers import RawHeaders
 
 PARTITIONS: Final = 4

@@ -10,10 +10,14 @@ from __future__ import annotations
 import asyncio
 import selectors
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Executor
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 LOOK_EVERY: Final = 0.05
 """Real seconds of one wait for a thread or a socket."""
@@ -103,7 +107,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """The virtual clock's monotonic seconds."""
         return self.clock.now
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
         """As asyncio's; the clock waits for what it runs."""
         future = super().run_in_executor(executor, func, *args)
         self._executing += 1

@@ -76,6 +76,8 @@ class Harness:
         self._random = random.Random(seed)  # noqa: S311 - jitter, not a secret
         self._world: World | None = None
         self._member: Member | None = None
+        self._last: Member | None = None
+        """The one that has ended last."""
         self._assembly: Assembly
         self._topics: Topics
 
@@ -111,9 +113,7 @@ class Harness:
         except RuntimeError:
             pass
         else:
-            raise HarnessError(
-                "the harness brings an event loop of its own, and one is running: write the test as a plain def"
-            )
+            raise HarnessError("the harness brings an event loop of its own: write the test as a plain def")
         self._assemble()
         assert self._world is not None
         member = Member(self._loop, self._assembly, self._topics, self._world)
@@ -171,7 +171,7 @@ class Harness:
 
     def _running(self) -> Member:
         if self._member is None:
-            raise HarnessError("the loop does not run: use 'with Harness(loop) as kafka', or start() it again")
+            raise HarnessError("the loop does not run: use 'with Harness(loop) as kafka', or start()")
         return self._member
 
     @property
@@ -269,11 +269,13 @@ class Harness:
         raise HarnessError(f"{sent.topic}/{sent.partition}/{sent.offset} was not read yet: run() first")
 
     def dead_letters(self, topic: str | None = None) -> list[RoutedRecord]:
-        """The dead letters of a source topic (of all by default), in the order in which they were published.
+        """The dead letters of a source topic (of all by default), in the order of their publication.
 
         Raises HarnessError for a topic that the loop does not read, or that has no dead letters.
         """
-        return self._routed([self.dead_letter_topic(each.name) for each in self._sources(topic) if each.dead or topic])
+        return self._routed(
+            [self.dead_letter_topic(each.name) for each in self._sources(topic) if each.dead or topic]
+        )
 
     def retries(self, topic: str | None = None) -> list[RoutedRecord]:
         """What was published to the retry topics of a source topic (of all by default), in that order."""
@@ -359,7 +361,7 @@ class Harness:
         self._running().settle()
 
     def assign(self, topic: str, partition: int | None = None) -> None:
-        """A partition (or all of a topic that is away) comes back, at its committed offset, in a new epoch."""
+        """A partition (or all of a topic) comes back, at its committed offset and in a new epoch."""
         intake, names = self._of(topic, partition)
         intake.assign(names)
 
@@ -415,8 +417,6 @@ class Harness:
     def _check_started(self) -> None:
         if self._world is None:
             raise HarnessError("the loop has not started: use 'with Harness(loop) as kafka'")
-
-    _last: Member | None = None
 
     def __repr__(self) -> str:
         state = "not running" if self._member is None else f"{len(self.pending())} pending"

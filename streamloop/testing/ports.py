@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from streamloop.engine import events as ev
-from streamloop.engine.events import TopicPartition
+from streamloop.kafka.fetching import MESSAGE_OVERHEAD
 from streamloop.kafka.headers import record_size
 from streamloop.kafka.publisher import PublishCounters, PublishRequest, Report, ReportKind
 from streamloop.testing.broker import Position, RecordView
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from streamloop.core import Core
+    from streamloop.engine.events import TopicPartition
     from streamloop.engine.gate import Capacity
     from streamloop.engine.record import Record
     from streamloop.kafka.publisher import BlockedTarget
@@ -250,7 +251,7 @@ class HarnessIntake:
         self, name: TopicPartition, assignment: Assignment, found: list[KafkaRecord], events: list[ev.Event]
     ) -> None:
         records: list[Record] = []
-        sizes = [record_size(each.key, each.value, list(each.headers)) for each in found]
+        sizes = [len(each.key or b"") + len(each.value or b"") + MESSAGE_OVERHEAD for each in found]
         for each, size in zip(found, sizes, strict=True):
             record = TracedRecord(each, size, RecordView(each), self._clock)
             self._journal.received(record)

@@ -103,7 +103,12 @@ class TracedRecord(Record):
         super().__init__(read.offset, read.key, size, LEADER_EPOCH, message)
 
     @property
-    def state(self) -> State:  # type: ignore[override]
+    def is_taken(self) -> bool:
+        """The engine has not dropped it at once."""
+        return hasattr(self, "part") or len(self.path) > 1
+
+    @property
+    def state(self) -> State:
         """Where it is."""
         return self._state
 
@@ -124,7 +129,7 @@ class TracedRecord(Record):
         self.path.append(state)
 
     @property
-    def failure(self) -> Failure | None:  # type: ignore[override]
+    def failure(self) -> Failure | None:
         """What the runner says of its last attempt; the engine takes it."""
         return self._failure
 
@@ -160,6 +165,8 @@ class Journal:
 
 def _outcome(origin: tuple[str, int, int], deliveries: list[TracedRecord]) -> MessageOutcome:
     topic, partition, offset = origin
+    # What is sought back to, or was fetched in an epoch that had ended, was never taken: it is read again.
+    deliveries = [record for record in deliveries if record.is_taken] or deliveries[:1]
     last_failure: Failure | None = None
     outcome = Outcome.PENDING
     for record in deliveries:
