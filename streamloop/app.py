@@ -8,7 +8,9 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+from typing_extensions import TypeVar
 
 from streamloop.declare import Declaration, HandlerBuild, Middleware, build_handler, declare
 from streamloop.engine.retry import ErrorRules
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from streamloop.engine.retry import Failure
     from streamloop.status import Health, LoopStatus
 
-S = TypeVar("S")
+S = TypeVar("S", default=None)
 F = TypeVar("F", bound=Callable[..., Any])
 Hook = Callable[[], Awaitable[None]]
 

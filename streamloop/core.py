@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("streamloop")
 
+_EXPECTED = frozenset(reason.value for reason in ev.EXPECTED)
+
 
 class IntakePort(Protocol):
     """A poller, as the core sees it."""
@@ -280,8 +282,11 @@ class Core:
 
     def _notice(self, effect: ev.Notice) -> None:
         self.notices[effect.kind] = self.notices.get(effect.kind, 0) + 1
+        level = logging.WARNING if effect.warning else logging.INFO
+        if effect.fields.get("reason") in _EXPECTED:
+            level = logging.DEBUG
         log.log(
-            logging.WARNING if effect.warning else logging.INFO,
+            level,
             effect.text,
             extra={"kind": effect.kind, **effect.fields},
         )

@@ -28,7 +28,9 @@ TIME_LIMIT: Final = 55.0
 """Seconds after which the demo gives up."""
 DEAD_TOPIC: Final = f"{TOPIC}.billing.dlq"
 
-console = Console(stderr=False)
+console = Console()
+if not console.is_terminal:
+    console = Console(width=110)
 
 
 class EmbeddedBroker:
@@ -87,6 +89,14 @@ class Service:
                     brokers,
                     "--log-level",
                     "WARNING",
+                    # The embedded broker hands a killed member's partitions on when its session is over, which
+                    # takes 30 s with the consumer protocol and can be set with the classic one.
+                    "--group-protocol",
+                    "classic",
+                    "--set",
+                    "kafka.consumer.session.timeout.ms=6000",
+                    "--set",
+                    "kafka.consumer.heartbeat.interval.ms=1000",
                 ],
                 env=environment,
                 cwd=folder,
@@ -156,7 +166,7 @@ class DeadLetters:
             messages = self._consumer.consume(500, 0.02)
             for message in messages:
                 if message.error() is None:
-                    headers = dict(message.headers() or ())
+                    headers: dict[str, Any] = dict(message.headers() or ())
                     where = tuple(
                         (headers.get(f"streamloop-original-{name}") or b"?").decode()
                         for name in ("partition", "offset")

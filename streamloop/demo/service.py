@@ -22,7 +22,9 @@ journal_path = os.environ.get("DEMO_JOURNAL", os.devnull)
 status_path = os.environ.get("DEMO_STATUS", "")
 journal = os.open(journal_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-loop = StreamLoop("billing", commit_interval=0.5, high_watermark_messages=1_000)
+loop = StreamLoop(
+    "billing", commit_interval=0.2, high_watermark_messages=1_000, retry_high_watermark_messages=1_000
+)
 
 
 @loop.consumer(

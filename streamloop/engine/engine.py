@@ -26,7 +26,7 @@ from streamloop.engine.breaker import Breaker
 from streamloop.engine.commits import Commits
 from streamloop.engine.consumer import ConsumerSpec, ConsumerState, Intake
 from streamloop.engine.dispatch import Dispatcher
-from streamloop.engine.events import Reason
+from streamloop.engine.events import EXPECTED, Reason
 from streamloop.engine.ledger import Ledger
 from streamloop.engine.metadata import Identity, Ignored, decode
 from streamloop.engine.partition import Hold, Partition
@@ -183,7 +183,7 @@ class Engine:
         """Hold a partition for a reason of the engine's, and say so once."""
         if part.hold(reason, self.now, detail):
             self._unsaid[part] = None
-            self.emit(ev.Notice(True, "held", detail, self._naming(part, reason)))
+            self.emit(ev.Notice(reason not in EXPECTED, "held", detail, self._naming(part, reason)))
 
     def release(self, part: Partition, reason: Reason) -> None:
         """End a reason; what was buffered may start when no other one forbids it."""
@@ -491,7 +491,8 @@ class Engine:
             part.outside[event.reason] = Hold(self.now, event.detail)
             part.settle_stopped()
             self._unsaid[part] = None
-            self.emit(ev.Notice(True, "held", event.detail, self._naming(part, event.reason)))
+            warning = event.reason not in EXPECTED
+            self.emit(ev.Notice(warning, "held", event.detail, self._naming(part, event.reason)))
         elif not event.held and event.reason in part.outside:
             hold = part.outside.pop(event.reason)
             self.held_seconds[event.reason] += self.now - hold.since

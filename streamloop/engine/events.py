@@ -41,6 +41,10 @@ class Reason(Enum):
     DEAD_LETTER_RATE = "dead_letter_rate"
 
 
+EXPECTED = frozenset({Reason.RETRY_NOT_DUE, Reason.ASSIGNING})
+"""Reasons that belong to a normal day: nobody is warned of them."""
+
+
 # ------------------------------------------------------------------------------------------------ events
 
 

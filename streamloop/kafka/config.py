@@ -224,6 +224,9 @@ def check_properties(settings: Settings) -> None:
         raise ConfigurationError("\n".join(dict.fromkeys(problems)))
 
 
+DEPRECATED: Final = "queuing.strategy"
+"""Refused with another value, and not set by us: librdkafka warns of it, and its default is right."""
+
 _SECTIONS: Final[tuple[Section, ...]] = ("consumer", "producer", "admin")
 
 
@@ -254,7 +257,7 @@ def _producer(
         "linger.ms": 5,
         "compression.type": "lz4",
         **_passed(settings, "producer"),
-        **{name: fixed.value for name, fixed in FIXED["producer"].items()},
+        **{name: fixed.value for name, fixed in FIXED["producer"].items() if name != DEPRECATED},
         "queue.buffering.max.kbytes": max(1, settings.producer_queue_bytes // 1024),
         **own,
     }
