@@ -4,8 +4,11 @@ limits."""
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from streamloop.errors import TopicError
 from streamloop.kafka.topic_admin import BrokersUnreachableError, TopicAdmin
@@ -355,3 +358,62 @@ def test_H5_a_broker_that_goes_away_later_makes_topics_untold_not_missing() -> N
         assert isinstance(admin.describe(["orders"], 20)["orders"], TopicFacts)
         cluster.take_down()
         assert isinstance(admin.describe(["orders"], 0.3)["orders"], Untold)
+
+
+# ------------------------------------------------------------------------- brokers that do not agree yet
+
+
+class Told:
+    """A future that has its answer."""
+
+    def __init__(self, answer: object) -> None:
+        self._answer = answer
+
+    def result(self, timeout: float) -> Any:
+        assert timeout > 0
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+class LaggingClient:
+    """Brokers of which one knows a topic at once, and another after some questions for its configuration."""
+
+    def __init__(self, questions: int) -> None:
+        self.questions = questions
+
+    def list_topics(self, *, timeout: float) -> Any:
+        return SimpleNamespace(cluster_id="c", topics={})
+
+    def describe_topics(self, topics: Any, *, request_timeout: float) -> dict[str, Told]:
+        partition = SimpleNamespace(replicas=[SimpleNamespace(id=1)])
+        return {"orders": Told(SimpleNamespace(topic_id="id-1", partitions=[partition]))}
+
+    def describe_configs(self, resources: list[Any], *, request_timeout: float) -> dict[Any, Told]:
+        self.questions -= 1
+        if self.questions >= 0:
+            return {resources[0]: Told(KafkaException(KafkaError(3)))}
+        return {resources[0]: Told({"retention.ms": SimpleNamespace(value="5")})}
+
+
+def lagging(questions: int) -> TopicAdmin:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    return TopicAdmin(
+        {}, COMMANDS, client_factory=lambda _: LaggingClient(questions), clock=lambda: now[0], sleep=sleep
+    )
+
+
+def test_a_configuration_that_one_broker_does_not_know_yet_is_asked_for_again() -> None:
+    found = lagging(3).describe(["orders"], 10)["orders"]
+    assert isinstance(found, TopicFacts)
+    assert found.retention_ms == 5
+
+
+def test_a_configuration_that_no_broker_knows_in_time_stays_unknown() -> None:
+    found = lagging(10_000).describe(["orders"], 10)["orders"]
+    assert isinstance(found, TopicFacts)
+    assert (found.topic_id, found.retention_ms) == ("id-1", None)

@@ -52,7 +52,7 @@ answer."""
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 LISTED_PAUSE_S = 0.05
-"""A topic that was just created is asked for this often until the brokers name it."""
+"""A topic that was just created is asked for this often until every broker knows it."""
 
 
 class BrokersUnreachableError(StreamLoopError):
@@ -236,18 +236,27 @@ class TopicAdmin:
         return described
 
     def _configs(self, names: Sequence[str], deadline: float) -> dict[str, dict[str, str]]:
-        """Configurations of the topics for which they can be had."""
-        if not names:
-            return {}
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        futures = self._client.describe_configs(resources, request_timeout=self._left(deadline))
-        found = {}
-        for resource, future in futures.items():
-            try:
-                entries = future.result(self._left(deadline))
-            except (KafkaException, TimeoutError):
-                continue  # its facts stay unknown, which is a warning and no violation
-            found[resource.name] = {name: entry.value for name, entry in entries.items()}
+        """Configurations of the topics for which they can be had; the others' stay unknown."""
+        found: dict[str, dict[str, str]] = {}
+        wanted = list(names)
+        while wanted:
+            resources = [ConfigResource(ResourceType.TOPIC, name) for name in wanted]
+            futures = self._client.describe_configs(resources, request_timeout=self._left(deadline))
+            wanted = []
+            for resource, future in futures.items():
+                try:
+                    entries = future.result(self._left(deadline))
+                except KafkaException as error:
+                    if _code(error) == UNKNOWN_TOPIC:  # another broker just said that it exists
+                        wanted.append(resource.name)
+                except TimeoutError:
+                    continue
+                else:
+                    found[resource.name] = {name: entry.value for name, entry in entries.items()}
+            if self._clock() >= deadline:
+                break
+            if wanted:
+                self._sleep(LISTED_PAUSE_S)
         return found
 
     def _offsets(
