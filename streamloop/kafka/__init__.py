@@ -1,0 +1,1 @@
+"""The shell: what talks to Kafka, and decides nothing that the engine can decide."""
