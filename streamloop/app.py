@@ -240,15 +240,19 @@ class StreamLoop(Generic[S]):
         max_runtime: float | None = None,
         until_end: bool = False,
         handle_signals: bool = True,
+        ends_process: bool = False,
     ) -> RunResult:
         """Run until a signal, stop(), a fatal error, or a bound; returns how it ended.
 
-        ``max_messages``: end when so many messages were handled. ``max_runtime``: seconds. ``until_end``: end
-        when all assigned source partitions are handled up to the end that each had when it was first reached.
-        ``handle_signals``: SIGTERM and SIGINT drain, a second one stops at once (main thread only).
+        ``max_messages``: end when so many messages were handled. ``max_runtime``: seconds, waiting for a
+        broker included. ``until_end``: end when all assigned source partitions are handled up to the end that
+        each had when it was first reached. ``handle_signals``: SIGTERM and SIGINT drain, a second one stops
+        at once (main thread only). ``ends_process``: nothing else runs in this process, as in ``streamloop
+        run``: when the event loop is blocked, a second signal and the watchdog end the process (os._exit)
+        with the exit code that the result would have had; otherwise they can only wait for the event loop.
         Raises ConfigurationError before anything starts.
         """
-        run = self._begin(Bounds(max_messages, max_runtime, until_end))
+        run = self._begin(Bounds(max_messages, max_runtime, until_end), ends_process=ends_process)
         try:
             return run_blocking(run, handle_signals=handle_signals)
         finally:
@@ -268,12 +272,12 @@ class StreamLoop(Generic[S]):
         finally:
             self._run = None
 
-    def _begin(self, bounds: Bounds) -> Run:
+    def _begin(self, bounds: Bounds, *, ends_process: bool = False) -> Run:
         assembly = self.assemble()
         with self._lock:
             if self._run is not None:
                 raise StreamLoopError("this loop runs already: a StreamLoop is one member, run another one")
-            self._run = run = Run(assembly, bounds)
+            self._run = run = Run(assembly, bounds, ends_process=ends_process)
         return run
 
     def stop(self) -> None:

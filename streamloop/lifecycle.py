@@ -29,7 +29,7 @@ from streamloop.runners.threads import in_daemon_thread
 from streamloop.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from streamloop.app import Assembly
     from streamloop.routing import Topics
@@ -114,7 +114,7 @@ class _End:
 class Run:
     """One run of a StreamLoop on one event loop."""
 
-    def __init__(self, assembly: Assembly, bounds: Bounds) -> None:
+    def __init__(self, assembly: Assembly, bounds: Bounds, *, ends_process: bool = False) -> None:
         self.assembly = assembly
         self.bounds = bounds
         self.settings = assembly.settings
@@ -123,12 +123,14 @@ class Run:
         self.watchdog: Watchdog | None = None
         self.started_at = time.monotonic()
         self.ready = False
-        self.ends_process = False
-        """The process is ours (streamloop run): the timer in C may end it."""
+        self.ends_process = ends_process
+        """The process is there for this run alone: a second signal and the watchdog may end it."""
         self.hanging: tuple[str, ...] = ()
         self._end = _End()
         self._stop = threading.Event()
         self._stop_now = False
+        runtime = bounds.max_runtime
+        self._end_at = None if runtime is None else self.started_at + runtime
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._paused: set[tuple[str | None, int | None]] = set()
@@ -205,7 +207,7 @@ class Run:
         self.phase = Phase.WAITING
         await self._await_topics(topics)
         self.phase = Phase.STARTING
-        if self._stop.is_set():
+        if self._stop.is_set() or self._end.reason:
             return self._result()
         self.parts = parts = build_parts(self.assembly, topics, self.bounds, self._poller_ended)
         core = parts.core
@@ -231,8 +233,10 @@ class Run:
         say_at = 0.0
         while not self._stop.is_set():
             problem = ""
+            look = in_daemon_thread(lambda: check.look(BROKER_ANSWER, create=self.settings.create_topics))
             try:
-                await in_daemon_thread(lambda: check.look(BROKER_ANSWER, create=self.settings.create_topics))
+                if not await self._unless_told(look):
+                    return
             except BrokersUnreachableError as error:
                 problem = f"{error} Trying again."
             for warning in check.warnings:
@@ -250,17 +254,31 @@ class Run:
             if problem != said or now >= say_at:
                 log.warning("%s", problem, extra={"kind": "broker_unreachable"})
                 said, say_at = problem, now + SAY_AGAIN
-            await self._sleep(ASK_AGAIN)
+            if self._is_over():
+                self._end.because(f"max_runtime is over, and the loop could not start. {problem}", FATAL)
+                return
+            await self._unless_told(asyncio.sleep(ASK_AGAIN))
 
-    async def _sleep(self, seconds: float) -> None:
+    def _is_over(self) -> bool:
+        return self._end_at is not None and time.monotonic() >= self._end_at
+
+    async def _unless_told(self, what: Coroutine[Any, Any, None]) -> bool:
+        """Wait for it, but no longer than until somebody ends the run. False when it did not come to its end.
+
+        A question to brokers that are away takes seconds, and a signal must not wait for its answer.
+        """
         assert self._wake is not None
-        self._wake.clear()
-        if self._stop.is_set():
-            return
+        task = asyncio.ensure_future(what)
+        told = asyncio.ensure_future(self._wake.wait())
         try:
-            await asyncio.wait_for(self._wake.wait(), seconds)
-        except TimeoutError:
-            return
+            await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                return False
+            task.result()
+            return True
+        finally:
+            told.cancel()
+            task.cancel()
 
     async def _hooks(self, hooks: Sequence[Callable[[], Awaitable[None]]], within: float, where: str) -> bool:
         """Run the user's hooks within their time; False when one failed (which ends the run)."""
@@ -295,7 +313,8 @@ class Run:
         parts.publisher.start()
         for poller in parts.pollers:
             poller.start()
-        self._watching = TopicWatch(dict.fromkeys((*topics.sources, *topics.retry_names)))
+        names = (*topics.sources, *topics.retry_names, *topics.dead_names)
+        self._watching = TopicWatch(dict.fromkeys(names))
         self._watch_thread = threading.Thread(
             target=self._watch_topics, args=(topics,), name="streamloop-topics", daemon=True
         )
@@ -311,8 +330,6 @@ class Run:
 
     async def _until_told(self, parts: Parts) -> None:
         """Tick until there is a reason to end."""
-        runtime = self.bounds.max_runtime
-        end_at = None if runtime is None else time.monotonic() + runtime
         while not self._end.reason:
             try:
                 await asyncio.sleep(TICK)
@@ -328,7 +345,7 @@ class Run:
                 self._halted(outcome.halted)
             elif outcome.bound:
                 self._end.because(f"bound reached: {outcome.bound}")
-            elif end_at is not None and time.monotonic() >= end_at:
+            elif self._is_over():
                 self._end.because("bound reached: max_runtime")
             self._look_for_failures(parts)
 
@@ -434,6 +451,8 @@ class Run:
         if parts is None or self.phase is not Phase.RUNNING:
             return
         kind, topic = change.change, change.topic
+        if change.after is not None:
+            parts.core.target_changed(topic, change.after.partitions)
         if kind is Change.RECREATED:
             assert isinstance(change.after, TopicFacts)
             for poller in parts.pollers:

@@ -47,7 +47,10 @@ class Loop:
     def consumer_settings(self):
         return [self.load_settings().settings.for_consumer("charge", {"concurrency": 7})]
 
-    def run(self, *, max_messages=None, max_runtime=None, until_end=False, handle_signals=True):
+    def run(
+        self, *, max_messages=None, max_runtime=None, until_end=False, handle_signals=True, ends_process=False
+    ):
+        assert ends_process  # nothing else runs in the process
         if self.error is not None:
             raise self.error
         return types.SimpleNamespace(

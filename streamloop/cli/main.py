@@ -78,7 +78,9 @@ def run(
         loop.configure(overrides(options), config=config)
         set_up_logging(loop.load_settings().settings)
     try:
-        result = loop.run(max_messages=max_messages, max_runtime=max_runtime, until_end=until_end)
+        result = loop.run(
+            max_messages=max_messages, max_runtime=max_runtime, until_end=until_end, ends_process=True
+        )
         code, reason = result.exit_code, result.reason
     except StreamLoopError as error:
         code, reason = error.exit_code, str(error)

@@ -63,8 +63,9 @@ class Loop(Protocol):
         max_runtime: float | None = None,
         until_end: bool = False,
         handle_signals: bool = True,
+        ends_process: bool = False,
     ) -> Result:
-        """Run until a bound or a signal."""
+        """Run until a bound or a signal. ``ends_process``: what is stuck then may be ended by os._exit."""
 
     def check(self, timeout: float = 10.0) -> Report:
         """Compare settings, topics and permissions with what the broker has; ``timeout`` in seconds."""
