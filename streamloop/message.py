@@ -217,6 +217,11 @@ class Message:
             self._on_success = []
         self._on_success.append(outgoing)
 
+    @property
+    def publishes_on_success(self) -> bool:
+        """Something is to be published when the handler has returned. For runners."""
+        return self._on_success is not None
+
     def take_on_success(self) -> list[Outgoing]:
         """What is to be published now that the handler has returned. For runners."""
         pending, self._on_success = self._on_success, None

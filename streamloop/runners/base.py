@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamloop.engine.retry import Failure, Kind, classify
+from streamloop.message import Message
+from streamloop.outcomes import Outcome
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
     from streamloop.codecs import Decoder
     from streamloop.engine.record import Record
     from streamloop.engine.retry import ErrorRules
-    from streamloop.message import Host, Message
+    from streamloop.message import Host
 
 DURATION_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """Seconds: the bucket boundaries of the OpenTelemetry messaging conventions."""
+_FIRST_BOUND: Final = DURATION_BOUNDS[0]
 
 
 class Durations:
@@ -37,7 +40,8 @@ class Durations:
 
     def observe(self, seconds: float) -> None:
         """Count one duration."""
-        self.buckets[bisect_left(DURATION_BOUNDS, seconds)] += 1
+        # Nearly all of what is fast enough for this to matter is in the first one.
+        self.buckets[0 if seconds <= _FIRST_BOUND else bisect_left(DURATION_BOUNDS, seconds)] += 1
         self.total += seconds
 
     @property
@@ -296,10 +300,13 @@ def timed_out(handler: Handler) -> HandlerTimeout:
     return HandlerTimeout(f"the handler {handler.name} did not end within {handler.timeout:g} s (timeout)")
 
 
+def failure_in(returned: object) -> Outcome | None:
+    """A handler acknowledges by returning; but what says 'reject this' means it, returned or raised."""
+    return returned if isinstance(returned, Outcome) else None
+
+
 def make_message(record: Record, handler: Handler, host: Host, now: float) -> Message:
     """The handler's view of a record."""
-    from streamloop.message import Message
-
     return Message(record, host, now + handler.timeout)
 
 
