@@ -19,7 +19,7 @@ from streamloop.engine import events as ev
 from streamloop.errors import PublishError
 from streamloop.kafka.headers import read_routing
 from streamloop.kafka.publisher import PublishRequest, Report, ReportKind
-from streamloop.routing import Router
+from streamloop.routing import Router, TargetFacts
 from streamloop.runners.aio import AsyncRunner
 from streamloop.runners.batch import BatchRunner
 from streamloop.runners.inline import InlineRunner
@@ -363,6 +363,18 @@ class Core:
         """Try once more what the broker refused: somebody may have raised the topic's limit."""
         if number in self._routes and self._publisher is not None:
             self._publisher.submit([self._router.fresh(number)])
+
+    def target_changed(self, topic: str, partitions: int) -> None:
+        """A topic that we publish to has so many partitions now (it was made, made again, or grew)."""
+        facts = self._topics.facts.setdefault(topic, TargetFacts())
+        if facts.partitions == partitions:
+            return
+        facts.partitions = partitions
+        moved = self._router.retarget(topic)
+        if moved and self._publisher is not None:
+            # What the client holds for a partition that is no more can't be delivered: it is sent anew.
+            self._publisher.cancel([request.id for request in moved])
+            self._publisher.submit(moved)
 
     # ----------------------------------------------------------------------------------- handlers' publishes
 

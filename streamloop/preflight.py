@@ -18,6 +18,7 @@ from streamloop.kafka.topics import (
     TopicFacts,
     TopicSpec,
     Untold,
+    Violation,
     describe_missing_source,
     plan_topics,
 )
@@ -25,7 +26,7 @@ from streamloop.routing import RetryTopic, SourceTopic, TargetFacts, Topics
 from streamloop.settings import Severity, check_sums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from streamloop.app import Assembly
     from streamloop.settings import Settings
@@ -83,11 +84,11 @@ class TopicCheck:
         self._assembly = assembly
         self._topics = topics
         self.admin = admin
-        settings = assembly.settings
-        self._commands = Commands(",".join(settings.brokers))
         self.missing: list[str] = []
         """Source topics that do not exist."""
         self.warnings: list[str] = []
+        self.violations: list[Violation] = []
+        """What was wrong with topics of ours at the last look."""
 
     def look(self, timeout: float, *, create: bool, sources: Iterable[str] | None = None) -> None:
         """Check the topics of the loop, or of these source topics.
@@ -108,6 +109,7 @@ class TopicCheck:
         self.warnings += outcome.warnings
         for made in outcome.created:
             log.info("created the topic %s", made, extra={"kind": "topic_created", "topic": made})
+        self.violations = outcome.violations
         outcome.require()
         for facts in outcome.facts.values():
             self._topics.facts[facts.name] = TargetFacts(facts.partitions, facts.max_message_bytes)
@@ -125,7 +127,7 @@ class TopicCheck:
 
     def sentence_about_missing(self) -> str:
         """What to do about the source topics that do not exist."""
-        return "\n".join(describe_missing_source(name, self._commands) for name in self.missing)
+        return "\n".join(describe_missing_source(name, self.admin.commands) for name in self.missing)
 
 
 def check_loop(assembly: Assembly, timeout: float) -> CheckReport:
@@ -143,23 +145,15 @@ def check_loop(assembly: Assembly, timeout: float) -> CheckReport:
     except BrokersUnreachableError as error:
         report.error(f"{error} (gave up after {timeout:g} s)")
         return report
-    except TopicError as error:
-        if assembly.settings.create_topics and not _exist(error):
-            report.problems.append(f"{error}\nstreamloop run creates it, since create_topics is on.")
-        else:
-            report.error(str(error))
+    except TopicError:
+        for violation in check.violations:
+            if violation.missing and assembly.settings.create_topics:
+                report.problems.append(f"{violation.problem} streamloop run creates it (create_topics).")
+            else:
+                report.error(str(violation))
     except StreamLoopError as error:
         report.error(str(error))
     if check.missing:
         report.error(check.sentence_about_missing())
     report.problems += check.warnings
     return report
-
-
-def _exist(error: TopicError) -> bool:
-    """Whether a violation is about topics that exist (those are not created away)."""
-    return any("does not exist" not in part for part in _violations(str(error)))
-
-
-def _violations(text: str) -> Sequence[str]:
-    return [line for line in text.split("\n") if line and not line.startswith("    ")]

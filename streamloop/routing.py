@@ -7,7 +7,7 @@ that the target finds too large loses optional headers first (``kafka.headers.sh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamloop.engine.engine import Role
@@ -133,6 +133,7 @@ class _Routed(NamedTuple):
     """With all headers."""
     last: PublishRequest
     """As it was sent last."""
+    source_partition: int
 
 
 class Router:
@@ -182,7 +183,7 @@ class Router:
                 not_before_ms=not_before,
             ),
         )
-        self._routed[number] = _Routed(request, request)
+        self._routed[number] = _Routed(request, request, original_partition)
         return request
 
     def forget(self, number: int) -> None:
@@ -191,14 +192,27 @@ class Router:
 
     def fresh(self, number: int) -> PublishRequest:
         """The record with all its headers again."""
-        whole = self._routed[number].request
-        self._routed[number] = _Routed(whole, whole)
+        whole, _, partition = self._routed[number]
+        self._routed[number] = _Routed(whole, whole, partition)
         return whole
+
+    def retarget(self, topic: str) -> list[PublishRequest]:
+        """The topic has another number of partitions: the requests whose partition is another one now."""
+        moved: list[PublishRequest] = []
+        for number, routed in list(self._routed.items()):
+            whole, last, source_partition = routed
+            if whole.topic != topic:
+                continue
+            partition = self._topics.partition_of(topic, source_partition)
+            if partition != whole.partition:
+                whole, last = replace(whole, partition=partition), replace(last, partition=partition)
+                self._routed[number] = _Routed(whole, last, source_partition)
+                moved.append(last)
+        return moved
 
     def refused(self, report: Report) -> Again:
         """The target refused this very record: send less of its headers, or hold and say what to change."""
-        routed = self._routed[report.id]
-        whole, last = routed
+        whole, last, partition = self._routed[report.id]
         if report.kind is ReportKind.REFUSED:
             return Again(
                 whole,
@@ -217,7 +231,7 @@ class Router:
                 f"max.message.bytes; it is tried again every {REFUSED_AGAIN:g} s",
             )
         request = PublishRequest(report.id, whole.topic, whole.partition, whole.key, whole.value, smaller)
-        self._routed[report.id] = _Routed(whole, request)
+        self._routed[report.id] = _Routed(whole, request, partition)
         return Again(request, 0.0, "")
 
     def _smaller(self, last: PublishRequest) -> RawHeaders | None:

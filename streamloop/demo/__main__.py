@@ -89,8 +89,8 @@ class Service:
                     brokers,
                     "--log-level",
                     "WARNING",
-                    # The embedded broker hands a killed member's partitions on when its session is over, which
-                    # takes 30 s with the consumer protocol and can be set with the classic one.
+                    # The embedded broker hands a killed member's partitions on when its session is over: that
+                    # takes 30 s with the consumer protocol, and can be set with the classic one.
                     "--group-protocol",
                     "classic",
                     "--set",

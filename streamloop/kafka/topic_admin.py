@@ -92,7 +92,7 @@ class TopicAdmin:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client_factory(dict(config))
-        self._commands = commands
+        self.commands = commands
         self._clock = clock
         self._sleep = sleep
         self._cluster_id = UNKNOWN_ID
@@ -149,7 +149,7 @@ class TopicAdmin:
             spec = by_name[name]
             if isinstance(facts, TopicFacts):
                 outcome.facts[name] = facts
-                outcome.violations += check_topic(spec, facts, self._commands)
+                outcome.violations += check_topic(spec, facts, self.commands)
                 outcome.warnings += unknown_facts(spec, facts)
             elif isinstance(facts, Untold):
                 outcome.warnings.append(
@@ -197,7 +197,7 @@ class TopicAdmin:
             return self._client.list_topics(timeout=self._left(deadline))
         except KafkaException as error:
             raise BrokersUnreachableError(
-                f"No Kafka broker answers at {self._commands.brokers}: {_text(error)}. Check the setting "
+                f"No Kafka broker answers at {self.commands.brokers}: {_text(error)}. Check the setting "
                 "brokers (and the security settings), and that the brokers run."
             ) from error
 
@@ -338,7 +338,8 @@ class TopicAdmin:
         return Violation(
             spec.name,
             f"The {spec.purpose.value} topic {spec.name} does not exist and {why}.",
-            self._commands.create(spec),
+            self.commands.create(spec),
+            missing=True,
         )
 
 

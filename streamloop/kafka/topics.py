@@ -125,6 +125,8 @@ class Violation:
     topic: str
     problem: str
     command: str
+    missing: bool = False
+    """The topic does not exist."""
 
     def __str__(self) -> str:
         return f"{self.problem} Mend it with:\n    {self.command}"
