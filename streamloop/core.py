@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamloop.engine import events as ev
-from streamloop.errors import PublishError
+from streamloop.errors import PublishError, StreamLoopError
 from streamloop.kafka.headers import read_routing
 from streamloop.kafka.publisher import PublishRequest, Report, ReportKind
 from streamloop.routing import Router, TargetFacts
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from streamloop.runners.base import Runner
 
 log = logging.getLogger("streamloop")
+
+LOOK_FOR_CANCEL: Final = 0.05
+"""Seconds between two looks of a thread that waits for a publish at whether it was asked to stop."""
 
 _EXPECTED = frozenset(reason.value for reason in ev.EXPECTED)
 
@@ -112,6 +116,7 @@ class Core:
         """How many notices of each kind there were."""
         self._topics = topics
         self._loop = asyncio.get_running_loop()
+        self._loop_thread = threading.get_ident()
         self._inbox: deque[Event] = deque()
         self._inbox_scheduled = False
         self._soon = False
@@ -178,9 +183,30 @@ class Core:
         except RuntimeError:
             return  # as in deliver()
 
-    def publish_from_thread(self, outgoing: Outgoing) -> None:
-        """Publish for a handler that runs in a thread; blocks until the broker has confirmed it."""
-        asyncio.run_coroutine_threadsafe(self.publish(outgoing), self._loop).result()
+    def publish_from_thread(self, outgoing: Sequence[Outgoing], cancelled: threading.Event) -> None:
+        """Publish for a handler that runs in a thread; blocks until the broker has confirmed all of it.
+
+        Raises PublishError when the broker refuses one, or when ``cancelled`` is set meanwhile: a topic that
+        takes nothing must not keep the thread for ever. Raises StreamLoopError on the event loop's thread.
+        """
+        if threading.get_ident() == self._loop_thread:
+            raise StreamLoopError(
+                "message.publish_and_wait() would block the event loop: await message.publish() in an async "
+                "handler, and use message.publish_on_success() in an inline one"
+            )
+        future = asyncio.run_coroutine_threadsafe(self._publish_all(outgoing), self._loop)
+        while not cancelled.is_set():
+            try:
+                return future.result(LOOK_FOR_CANCEL)
+            except TimeoutError:
+                if future.done():
+                    raise
+        future.cancel()
+        topics = ", ".join(sorted({each.topic for each in outgoing}))
+        raise PublishError(f"publish to {topics}: not confirmed when the handler was asked to stop")
+
+    async def _publish_all(self, outgoing: Sequence[Outgoing]) -> None:
+        await asyncio.gather(*map(self.publish, outgoing))
 
     # ------------------------------------------------------------------------------------------- the step
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from streamloop.codecs import encode
 from streamloop.errors import StreamLoopError
 from streamloop.kafka.headers import user_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from streamloop.codecs import Codec
     from streamloop.engine.record import Record
@@ -64,7 +64,7 @@ class Host(Protocol):
     """Monotonic seconds."""
 
     def publish(self, outgoing: Outgoing) -> Awaitable[None]: ...
-    def publish_from_thread(self, outgoing: Outgoing) -> None: ...
+    def publish_from_thread(self, outgoing: Sequence[Outgoing], cancelled: threading.Event) -> None: ...
     def routing(self, raw: RawMessage) -> Routing | None: ...
 
 
@@ -198,8 +198,13 @@ class Message:
         partition: int | None = None,
         codec: str | Codec | None = None,
     ) -> None:
-        """The same as publish(), for a handler that runs in a thread: blocks until it is confirmed."""
-        self._host.publish_from_thread(_outgoing(topic, value, key, headers, partition, codec))
+        """The same as publish(), for a handler that runs in a thread: blocks until it is confirmed.
+
+        Raises PublishError also when the handler is asked to stop meanwhile.
+        """
+        self._host.publish_from_thread(
+            [_outgoing(topic, value, key, headers, partition, codec)], self.cancelled
+        )
 
     def publish_on_success(
         self,
@@ -227,8 +232,24 @@ class Message:
         pending, self._on_success = self._on_success, None
         return pending or []
 
+    def publish_what_is_left(self) -> None:
+        """Publish what is to be published on success, from a thread. For runners."""
+        self._host.publish_from_thread(self.take_on_success(), self.cancelled)
+
     def __repr__(self) -> str:
         return f"<Message {self.topic}/{self.partition}/{self.offset} attempt={self.attempt}>"
+
+
+class PlainMessage(Message):
+    """What a plain function sees: it can't await, so that publish() would silently do nothing."""
+
+    __slots__ = ()
+
+    def publish(self, *_arguments: object, **_keywords: object) -> NoReturn:
+        raise StreamLoopError(
+            "message.publish() has to be awaited, and this handler is a plain function: use "
+            "message.publish_on_success(), or in a thread message.publish_and_wait()"
+        )
 
 
 def _outgoing(

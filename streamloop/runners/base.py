@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamloop.engine.retry import Failure, Kind, classify
-from streamloop.message import Message
+from streamloop.message import Message, PlainMessage
 from streamloop.outcomes import Outcome
 
 if TYPE_CHECKING:
@@ -305,9 +305,9 @@ def failure_in(returned: object) -> Outcome | None:
     return returned if isinstance(returned, Outcome) else None
 
 
-def make_message(record: Record, handler: Handler, host: Host, now: float) -> Message:
-    """The handler's view of a record."""
-    return Message(record, host, now + handler.timeout)
+def make_message(record: Record, handler: Handler, host: Host, now: float, *, plain: bool = True) -> Message:
+    """The handler's view of a record; ``plain``: the handler is a ``def``."""
+    return (PlainMessage if plain else Message)(record, host, now + handler.timeout)
 
 
 def stack_of_thread(ident: int | None) -> str:

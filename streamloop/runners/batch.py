@@ -135,36 +135,49 @@ class BatchRunner(Runner):
                 continue
             records.append(record)
             values.append(value)
-            messages.append(make_message(record, handler, host, now))
+            messages.append(make_message(record, handler, host, now, plain=self.in_threads))
         if not records:
             return
         slot.begin(records, messages, now, handler.timeout)
         if self._ready:
             self._wake()
-        failure: BaseException | None = None
-        returned: object = None
+        outcomes = await self._outcomes(slot, values, messages)
+        restore(task)
+        asked = slot.end()
+        stopped = [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes]
+        if asked and not any(stopped):
+            self.counts.cancel_ignored += 1
+        for record, outcome, was_stopped in zip(records, outcomes, stopped, strict=True):
+            if was_stopped and asked == TIMEOUT:
+                record.failure = failure_of(timed_out(handler), handler)
+            elif outcome is not None:
+                record.failure = failure_of(outcome, handler)
+            sink.done.append(record)
+        self.durations.observe(self._clock() - now)
+
+    async def _outcomes(
+        self, slot: Slot, values: list[Any], messages: list[Message]
+    ) -> list[BaseException | None]:
+        """Run the handler, and publish what is to be published on success: all within the time-out."""
         try:
             returned = await self._call(slot, values, messages)
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-            failure = error
-        restore(task)
-        asked = slot.end()
-        if asked:
-            if isinstance(failure, asyncio.CancelledError):
-                failure = timed_out(handler) if asked == TIMEOUT else failure
-            else:
-                self.counts.cancel_ignored += 1
-        outcomes: list[BaseException | None] = [failure] * len(records)
-        if failure is None:
-            outcomes = batch_outcomes(returned, len(records))
-        await self._publish(task, messages, outcomes)
-        for record, outcome in zip(records, outcomes, strict=True):
-            if outcome is not None:
-                record.failure = failure_of(outcome, handler)
-            sink.done.append(record)
-        self.durations.observe(self._clock() - now)
+            return [error] * len(messages)
+        slot.thread = slot.coroutine = None
+        outcomes = batch_outcomes(returned, len(messages))
+        publishing = [
+            self._publish(at, message, outcomes)
+            for at, message in enumerate(messages)
+            if outcomes[at] is None and message.publishes_on_success
+        ]
+        if publishing:
+            try:
+                await asyncio.gather(*publishing)
+            except asyncio.CancelledError:
+                restore(slot.task)  # each has noted it: those that were confirmed have succeeded
+        return outcomes
 
     async def _call(self, slot: Slot, values: list[Any], messages: list[Message]) -> object:
         handler = self.handler
@@ -189,22 +202,15 @@ class BatchRunner(Runner):
         slot.coroutine = coroutine
         return await drive(coroutine, context, waited)
 
-    async def _publish(
-        self, task: asyncio.Task[None] | None, messages: list[Message], outcomes: list[BaseException | None]
-    ) -> None:
-        """What the messages that succeeded publish on success; one that is refused fails its message."""
-        for at, message in enumerate(messages):
-            if outcomes[at] is None:
-                for outgoing in message.take_on_success():
-                    try:
-                        await self._host.publish(outgoing)
-                    except BaseException as error:  # noqa: BLE001 - that message has failed
-                        outcomes[at] = error
-                        restore(task)
-                        break
+    async def _publish(self, at: int, message: Message, outcomes: list[BaseException | None]) -> None:
+        """What a message that succeeded publishes on success; if one is refused, the message has failed."""
+        try:
+            await asyncio.gather(*map(self._host.publish, message.take_on_success()))
+        except BaseException as error:  # noqa: BLE001 - that message has failed
+            outcomes[at] = error
 
     def _interrupt(self, slot: Slot) -> None:
-        if self._call_in_thread is None:
+        if slot.thread is None:  # a thread can't be interrupted
             assert slot.task is not None
             slot.task.cancel()
 

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 from streamloop.runners.aio import SLICE, turn
 from streamloop.runners.base import (
+    TIMEOUT,
     Handler,
     Runner,
     Sink,
     Slot,
     fail_undecoded,
+    failure_in,
     failure_of,
     make_message,
+    timed_out,
 )
 
 if TYPE_CHECKING:
@@ -61,9 +64,9 @@ class InlineRunner(Runner):
                 await turn()
                 slice_start = self._clock()
                 continue
-            await self._run(handler, ready.popleft(), now)
+            self._run(handler, ready.popleft(), now)
 
-    async def _run(self, handler: Handler, record: Record, now: float) -> None:
+    def _run(self, handler: Handler, record: Record, now: float) -> None:
         sink = self._sink
         value = record.message.value()
         try:
@@ -77,28 +80,53 @@ class InlineRunner(Runner):
             sink.soon()
             return
         message: Message | None = None
+        failure: BaseException | None
         slot = self._slots[0]
         slot.begin([record], None, now, handler.timeout)
         try:
             context = handler.context.copy()
             if handler.wants_message:
                 message = make_message(record, handler, self._host, now)
-                context.run(handler.call, value, message)
-                if outgoing := message.take_on_success():
-                    await asyncio.gather(*map(self._host.publish, outgoing))
+                failure = failure_in(context.run(handler.call, value, message))
             else:
-                context.run(handler.call, value)
-        except GeneratorExit:
-            raise
+                failure = failure_in(context.run(handler.call, value))
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-            record.failure = failure_of(error, handler)
+            failure = error
         slot.end()
-        sink.done.append(record)
-        sink.soon()
-        self.durations.observe(self._clock() - now)
+        if message is not None and failure is None and message.publishes_on_success:
+            # Others go on meanwhile; how many wait is bounded by the concurrency, as the engine counts it.
+            waiting = Slot()
+            waiting.begin([record], [message], now, handler.timeout)
+            self._slots.append(waiting)
+            waiting.task = self._loop.create_task(self._publish(waiting, message))
+        else:
+            self._done(record, failure, now)
+
+    async def _publish(self, slot: Slot, message: Message) -> None:
+        """What is published on success, within the time-out."""
+        failure: BaseException | None = None
+        try:
+            await asyncio.gather(*map(self._host.publish, message.take_on_success()))
+        except BaseException as error:  # noqa: BLE001 - the message has failed
+            failure = error
+        assert slot.records is not None
+        record, started = slot.records[0], slot.started
+        if slot.end() == TIMEOUT and isinstance(failure, asyncio.CancelledError):
+            failure = timed_out(self.handler)
+        self._slots.remove(slot)
+        self._done(record, failure, started)
+
+    def _done(self, record: Record, failure: BaseException | None, started: float) -> None:
+        if failure is not None:
+            record.failure = failure_of(failure, self.handler)
+        self._sink.done.append(record)
+        self._sink.soon()
+        self.durations.observe(self._clock() - started)
 
     def _interrupt(self, slot: Slot) -> None:
-        """Nothing that runs on the loop can be interrupted; the watchdog sees a blocked loop."""
+        """Nothing that runs on the loop can be interrupted (the watchdog sees it); a publish can."""
+        if slot is not self._slots[0] and slot.task is not None:
+            slot.task.cancel()
 
     async def close(self) -> None:
         """End the worker."""

@@ -19,6 +19,7 @@ from streamloop.runners.base import (
     Sink,
     Slot,
     fail_undecoded,
+    failure_in,
     failure_of,
     make_message,
 )
@@ -107,11 +108,11 @@ class ThreadRunner(Runner):
             start = self._clock()
             try:
                 if job.message is None:
-                    fresh_context().run(call, job.value)
+                    job.error = failure_in(fresh_context().run(call, job.value))
                 else:
-                    fresh_context().run(call, job.value, job.message)
-                    for outgoing in job.message.take_on_success():
-                        self._host.publish_from_thread(outgoing)
+                    job.error = failure_in(fresh_context().run(call, job.value, job.message))
+                    if job.error is None and job.message.publishes_on_success:
+                        job.message.publish_what_is_left()
             except BaseException as error:  # noqa: BLE001 - a handler may raise anything
                 job.error = error
             job.seconds = self._clock() - start
