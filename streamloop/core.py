@@ -84,6 +84,8 @@ class Outcome:
     """Why the run is to end, as the engine said it."""
 
     halted: ev.Halt | None = None
+    failure: Exception | None = None
+    """A bug of ours: the engine, or what carries out its decisions, has failed."""
     bound: str = ""
     drained: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -240,7 +242,21 @@ class Core:
         self.step(events)
 
     def step(self, events: Sequence[Event]) -> None:
-        """One call of the engine, and what follows from it."""
+        """One call of the engine, and what follows from it.
+
+        What it raises is a bug of ours, and what it leaves behind may be half done: nothing is decided, and
+        nothing committed, from then on. The run ends, and what was not committed comes again.
+        """
+        if self.outcome.failure is not None:
+            return
+        try:
+            self._step(events)
+        except Exception as error:
+            self.outcome.failure = error
+            self.outcome.changed.set()
+            log.critical("the engine has failed: the run ends", exc_info=True)
+
+    def _step(self, events: Sequence[Event]) -> None:
         self.turns += 1
         now = self.clock()
         self.heartbeat.stamp = now

@@ -383,6 +383,8 @@ class Run:
         self._end.because(f"fatal error at {where}: {halt.note}", FATAL)
 
     def _look_for_failures(self, parts: Parts) -> None:
+        if parts.core.outcome.failure is not None:
+            self._end.because(f"the engine has failed: {parts.core.outcome.failure!r}", FATAL)
         if parts.publisher.failure is not None:
             self._end.because(f"the publisher's thread died: {parts.publisher.failure!r}", FATAL)
         for runner in parts.core.runners:
@@ -489,7 +491,12 @@ class Run:
 
     async def _drained(self, parts: Parts, deadline: float) -> None:
         core = parts.core
-        while not core.outcome.drained and not self._stop_now and time.monotonic() < deadline:
+        while (
+            not core.outcome.drained
+            and core.outcome.failure is None
+            and not self._stop_now
+            and time.monotonic() < deadline
+        ):
             if core.outcome.halted is not None and not self._end.exit_code:
                 self._halted(core.outcome.halted)
             try:

@@ -305,6 +305,10 @@ class Member:
             self._raise_problems()
 
     def _raise_problems(self) -> None:
+        if self.core.outcome.failure is not None:
+            raise HarnessError(
+                "the engine has failed: this is a bug of streamloop"
+            ) from self.core.outcome.failure
         problem = self.event_loop.problem
         if problem is not None:
             self.event_loop.problem = None
