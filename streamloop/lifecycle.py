@@ -314,7 +314,8 @@ class Run:
         for poller in parts.pollers:
             poller.start()
         names = (*topics.sources, *topics.retry_names, *topics.dead_names)
-        self._watching = TopicWatch(dict.fromkeys(names))
+        check = self._topic_check
+        self._watching = TopicWatch(dict.fromkeys(names) | (check.known if check is not None else {}))
         self._watch_thread = threading.Thread(
             target=self._watch_topics, args=(topics,), name="streamloop-topics", daemon=True
         )
@@ -427,12 +428,15 @@ class Run:
             first = False
             try:
                 described = check.admin.describe(names, WATCH_TOPICS, configs=False)
+                for change in self._watching.update(time.monotonic(), described):
+                    if change.change is Change.APPEARED and change.topic in topics.sources:
+                        self._topic_appeared(check, change.topic)
+                    self._call(self._topic_changed, change)
             except StreamLoopError:
                 continue
-            for change in self._watching.update(time.monotonic(), described):
-                if change.change is Change.APPEARED and topics.is_source(change.topic):
-                    self._topic_appeared(check, change.topic)
-                self._call(self._topic_changed, change)
+            except Exception:
+                # Without this thread a recreated topic would not be seen: it goes on, and says what it met.
+                log.exception("looking at the topics failed; it is tried again", extra={"kind": "topics"})
 
     def _topic_appeared(self, check: TopicCheck, topic: str) -> None:
         try:

@@ -86,6 +86,8 @@ class TopicCheck:
         self.admin = admin
         self.missing: list[str] = []
         """Source topics that do not exist."""
+        self.known: dict[str, TopicFacts] = {}
+        """What was found of the topics that are there."""
         self.warnings: list[str] = []
         self.violations: list[Violation] = []
         """What was wrong with topics of ours at the last look."""
@@ -104,6 +106,7 @@ class TopicCheck:
             if isinstance(facts, Untold):
                 self.warnings.append(f"Whether the topic {name} exists could not be told: {facts.reason}")
             elif facts is not None:
+                self.known[name] = facts
                 specs += self._specs(facts)
         outcome = self.admin.ensure(specs, create=create, timeout=timeout)
         self.warnings += outcome.warnings
@@ -111,6 +114,7 @@ class TopicCheck:
             log.info("created the topic %s", made, extra={"kind": "topic_created", "topic": made})
         self.violations = outcome.violations
         outcome.require()
+        self.known |= outcome.facts
         for facts in outcome.facts.values():
             self._topics.facts[facts.name] = TargetFacts(facts.partitions, facts.max_message_bytes)
 
