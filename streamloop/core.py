@@ -444,7 +444,8 @@ class Core:
             )
             await future
         finally:
-            if self._futures.pop(number, None) is not None and not future.done():
+            del self._futures[number]
+            if future.cancelled():  # with the handler that waited for it
                 self._publisher.cancel([number])
 
     def _own_report(self, report: Report) -> None:

@@ -12,14 +12,14 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from streamloop import codecs
 from streamloop.engine.events import TopicPartition
 from streamloop.testing.broker import PARTITIONS, Broker, KafkaRecord, RoutedRecord
 from streamloop.testing.clock import Clock
 from streamloop.testing.errors import HarnessError
-from streamloop.testing.member import Member, Waiting, World
+from streamloop.testing.member import DAY, Member, Waiting, World
 from streamloop.testing.trace import Journal, MessageOutcome
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from streamloop.codecs import Codec
     from streamloop.message import Headers
     from streamloop.routing import SourceTopic, Topics
+    from streamloop.runners.base import Running
     from streamloop.testing.ports import HarnessIntake
-
-DAY: Final = 86_400.0
 
 
 class Harness:
@@ -153,7 +152,7 @@ class Harness:
 
     def stop(self) -> None:
         """Drain, commit, run on_shutdown, and end the loop, as SIGTERM would."""
-        self._member, member = None, self._running()
+        self._member, member = None, self._live()
         self._last = member
         member.stop()
 
@@ -163,13 +162,13 @@ class Harness:
         What was not committed comes again. A ``def`` handler that runs in a thread goes on to its end,
         and nothing hears of it.
         """
-        self._member, member = None, self._running()
+        self._member, member = None, self._live()
         self._last = member
         member.kill()
         if restart:
             self.start()
 
-    def _running(self) -> Member:
+    def _live(self) -> Member:
         if self._member is None:
             raise HarnessError("the loop does not run: use 'with Harness(loop) as kafka', or start()")
         return self._member
@@ -236,11 +235,11 @@ class Harness:
         if limit is None:
             plans = [build.settings.retry_topics for build in self._assembly.consumers]
             limit = DAY + sum(map(sum, plans))
-        self._running().run(until, limit)
+        self._live().run(until, limit)
 
     def advance(self, seconds: float) -> None:
         """Let exactly so many seconds of virtual time pass, and everything happen that is due by then."""
-        self._running().run_for(seconds, lambda: False)
+        self._live().run_for(seconds, lambda: False)
 
     @property
     def now(self) -> float:
@@ -313,7 +312,11 @@ class Harness:
 
     def pending(self) -> list[Waiting]:
         """The messages that are not acknowledged, with the reason; each prints as a line."""
-        return self._running().waiting()
+        return self._live().waiting()
+
+    def running(self) -> list[Running]:
+        """The handlers that run now: consumer, start, deadline, stack."""
+        return [running for runner in self._live().core.runners for running in runner.running()]
 
     # ------------------------------------------------------------------------------------------- the broker
 
@@ -347,7 +350,7 @@ class Harness:
         """A partition (or all of a topic) goes to another member: running handlers get ``revoke_wait``, what
         is acknowledged is committed, and then it leaves. Returns when it has left.
         """
-        member = self._running()
+        member = self._live()
         intake, names = self._assigned(topic, partition)
         intake.revoke(names)
         member.run_for(self._assembly.settings.revoke_wait, lambda: intake.is_quiet(names))
@@ -358,7 +361,7 @@ class Harness:
         """A partition (or all of a topic) is lost: nothing of it is acknowledged or committed any more."""
         intake, names = self._assigned(topic, partition)
         intake.close(names, lost=True)
-        self._running().settle()
+        self._live().settle()
 
     def assign(self, topic: str, partition: int | None = None) -> None:
         """A partition (or all of a topic) comes back, at its committed offset and in a new epoch."""
@@ -375,7 +378,7 @@ class Harness:
 
     def _of(self, topic: str, partition: int | None) -> tuple[HarnessIntake, list[TopicPartition]]:
         name = self._readable(topic)
-        member = self._running()
+        member = self._live()
         intake = member.intakes[not self._topics.is_source(name)]
         names = [each for each in member.partitions(intake) if each.topic == name]
         if partition is not None:

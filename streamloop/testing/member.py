@@ -40,6 +40,7 @@ TICK: Final = 0.05
 """Seconds: deadlines are looked at this often, as in production."""
 CANCEL_GRACE: Final = 1.0
 """Seconds that handlers get after they were cancelled at the end of the drain time, as in production."""
+DAY: Final = 86_400.0
 DRAINED, FATAL, DRAIN_TIMED_OUT, WATCHDOG = 0, 1, 3, 70
 SHOWN: Final = 20
 """Most messages that an error lists."""
@@ -111,6 +112,7 @@ class Member:
         from streamloop.build import Parts, build_engine, make_preparer
         from streamloop.core import Core
         from streamloop.lifecycle import Bounds, Phase, Run
+        from streamloop.watchdog import Watchdog
 
         world, topics, assembly = self._world, self.topics, self.assembly
         settings, clock = assembly.settings, world.clock
@@ -148,6 +150,11 @@ class Member:
         parts: Any = Parts(self.engine, core, self.publisher, self.intakes, capacities)  # type: ignore[arg-type]
         run.parts = parts
         run.ready = True
+        handlers = [build.handler for build in assembly.consumers]
+        # Not started: for loop.health() alone, which asks it what blocks the event loop.
+        run.watchdog = Watchdog(
+            core.heartbeat, handlers, give_up_after=DAY, give_up=log.error, end_process=False
+        )
         self._loop._run = run  # noqa: SLF001 - for loop.status(), health() and pause()
         await self._hooks(assembly.on_startup, settings.startup_timeout)
         run.phase = Phase.RUNNING
@@ -226,9 +233,9 @@ class Member:
         for intake in self.intakes:
             if intake.assigned:
                 intake.close(list(intake.assigned), lost=True)
-            intake.is_alive = False
+            intake.closed = True
         if self.intakes:
-            self.publisher.is_alive = False
+            self.publisher.closed = True
             self.event_loop.create_task(self.core.close())
         self._spin()
         left = asyncio.all_tasks(self.event_loop)

@@ -83,7 +83,7 @@ class HarnessIntake:
         self.protocol = "harness"
         self.detail = ""
         self.failure: BaseException | None = None
-        self.is_alive = True
+        self.closed = False
         self.stats = IntakeStats()
         self.assigned: dict[TopicPartition, Assignment] = {}
         self._index = index
@@ -105,6 +105,10 @@ class HarnessIntake:
             ev.Quiet: self._quiet,
         }
 
+    def is_alive(self) -> bool:
+        """It works, as a poller's thread would."""
+        return not self.closed
+
     @property
     def last_turn(self) -> float:
         """It is never late."""
@@ -114,7 +118,7 @@ class HarnessIntake:
 
     def command(self, commands: Sequence[Any]) -> None:
         """Carry these out, in order."""
-        if self.is_alive:
+        if not self.closed:
             for command in commands:
                 self._carry_out[type(command)](command)
 
@@ -204,7 +208,7 @@ class HarnessIntake:
 
     def soon(self) -> None:
         """Fetch in this turn of the event loop."""
-        if not self._scheduled and self.is_alive:
+        if not self._scheduled and not self.closed:
             self._scheduled = True
             self._loop.call_soon(self._turn)
 
@@ -223,7 +227,7 @@ class HarnessIntake:
 
     def _turn(self) -> None:
         self._scheduled = False
-        if not self.is_alive or not self._fetching:
+        if self.closed or not self._fetching:
             return
         events: list[ev.Event] = []
         # In turn, so that one long partition does not take all the room.
@@ -269,7 +273,7 @@ class HarnessPublisher:
     def __init__(self, broker: Broker, core: Core, clock: Clock, intakes: Callable[[], None]) -> None:
         self.counters = PublishCounters()
         self.failure: BaseException | None = None
-        self.is_alive = True
+        self.closed = False
         self.waiting: dict[int, PublishRequest] = {}
         """Requests whose topic takes nothing now."""
         self._broker = broker
@@ -284,7 +288,7 @@ class HarnessPublisher:
 
     def submit(self, requests: Sequence[PublishRequest]) -> None:
         """Publish these."""
-        if not self.is_alive:
+        if self.closed:
             return
         reports = [self._publish(request) for request in requests]
         self.counters.outstanding = len(self.waiting)
