@@ -404,6 +404,23 @@ def test_R3_a_dispatched_record_that_never_began_holds_up_and_frees_no_lane() ->
     assert shell.ready == [third]
 
 
+def test_R15_messages_of_a_former_epoch_are_never_handled_as_the_new_ones() -> None:
+    shell = Shell()
+    shell.assign(offset=0)
+    stale = shell.records(ORDERS, [None] * 3)
+    shell.close(ORDERS, lost=True)
+    # Meanwhile another member handled and committed up to 20.
+    shell.assign(offset=20)
+    shell.step(ev.Fetched(ORDERS, 1, stale), ev.EndOfPartition(ORDERS, 1, 3))
+    assert shell.ready == []
+    assert shell.committable() == 20
+    assert shell.capacity().messages == 0
+    assert shell.engine.late == 2
+    shell.fetch(keys=[None])
+    assert offsets(shell.ready) == [20]
+    assert not [commit for commit in shell.all(ev.Commit) if commit.offset < 20]
+
+
 def test_R6_lost_commits_nothing_and_nothing_of_it_is_acknowledged_later() -> None:
     shell = Shell()
     shell.assign()

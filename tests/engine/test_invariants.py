@@ -281,7 +281,7 @@ ACTS: dict[str, tuple[int, Callable[[World, random.Random], None]]] = {
     "close": (2, lambda w, c: w.close(c.choice(ALL), lost=c.random() < 0.5)),
     "change log": (1, change_log),
     "restart": (1, restart),
-    "step": (20, lambda w, c: w.deliver(c.choice((0.0, 0.0, 0.05, 0.3, 1.0, 31.0)))),
+    "step": (20, lambda w, c: w.deliver(c.choice((0.0, 0.0, 0.05, 0.3, 1.0, 29.5, 31.0)))),
 }
 """What may happen, and how often."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from streamloop.engine import events as ev
-from streamloop.engine.consumer import ConsumerSpec
+from streamloop.engine.consumer import ConsumerSpec, ConsumerState
 from streamloop.engine.engine import Engine, EngineConfig
 from streamloop.engine.events import Reason, Target, TopicPartition
 from streamloop.engine.gate import Capacity
@@ -63,6 +63,10 @@ class Life:
     ended: bool = False
     """The engine has been told that it is closed."""
     revoking: bool = False
+    told: bool = False
+    """The engine has been told that it is about to leave."""
+    started: bool = True
+    """Its start position is committed."""
     seek: ev.Seek | None = None
     reasons: frozenset[Reason] = frozenset()
     outside: set[Reason] = field(default_factory=set)
@@ -171,7 +175,9 @@ class World:
         log = self.logs[name]
         self.epoch += 1
         offset, metadata, acked = log.committed or (0, "", frozenset[int]())
-        self.lives[name] = Life(name, self.epoch, offset, set(acked), offset)
+        self.lives[name] = Life(
+            name, self.epoch, offset, set(acked), offset, started=log.committed is not None
+        )
         intake = int(name == RETRY)
         self.pending.append(
             ev.Assigned(
@@ -264,6 +270,7 @@ class World:
         if not record.begin(self.now):
             self.pending.append(ev.Unstarted([record]))
             return
+        assert not self.of[record][0].told, f"{record} starts though its partition is about to leave"
         lane = self.lane(record)
         if lane is not None:
             for other in self.running:
@@ -345,6 +352,12 @@ class World:
             for life, _ in self.of.values():
                 if (life.name, life.epoch) in list(event.partitions):
                     life.ended = True
+        elif isinstance(event, ev.Revoking | ev.Committed):
+            for life in self.lives.values():
+                if isinstance(event, ev.Revoking):
+                    life.told |= (life.name, life.epoch) in list(event.partitions)
+                else:
+                    life.started |= (life.name, life.epoch) == (event.partition, event.epoch)
         elif isinstance(event, ev.HoldChanged):
             live = self.lives.get(event.partition)
             if live is not None and live.epoch == event.epoch:
@@ -395,6 +408,7 @@ class World:
             life, entry = self.of[record]
             assert record not in out, f"{record} is dispatched twice"
             assert not life.ended, f"{record} of an ended epoch is dispatched"
+            assert life.started, f"{record} is dispatched before its start position is committed"
             assert entry.uid not in life.acked, f"{record} is dispatched though acknowledged"
             assert Reason.OPERATOR not in life.outside, f"{record} is dispatched though an operator holds it"
             assert record.attempts is None or record.attempts.due <= self.now, f"{record} is not due"
@@ -440,6 +454,23 @@ class World:
             assert part.running == sum(record.part is part for record in self.running)
         consumer = self.engine.consumers[0]
         assert consumer.running == len(self.ready) + len(self.running)
+        if consumer.broken:
+            self._check_probe(consumer)
+
+    def _check_probe(self, consumer: ConsumerState) -> None:
+        """While a dependency is away all is held, and there is someone to find out when it is back."""
+        assert all(Reason.BREAKER in part.holds for part in self.engine.parts.values())
+        if self.engine.draining:
+            return
+        probe = consumer.probe
+        if probe is None or probe.part.closing:
+            waiting = [record for intake in self.engine.intakes for record in intake.backoff]
+            leaving = any(part.closing for part in self.engine.parts.values())
+            assert leaving or any(record.part.only_broken() for record in waiting)
+        else:
+            assert probe.state in (State.BACKOFF, State.PROCESSING), f"{probe} probes"
+            on_its_way = probe in probe.part.intake.backoff or probe in self.ready or probe in self.running
+            assert on_its_way, f"{probe} probes"
 
     # ------------------------------------------------------------------------------------ all goes well now
 
