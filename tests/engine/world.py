@@ -496,9 +496,11 @@ class World:
             while self.routes:
                 self.publish(0, "confirm")
             self.deliver()
-            while self.ready:
-                self.start(0)
-            self.finish_all()
+            while self.ready or self.running:
+                while self.ready:
+                    self.start(0)
+                self.finish_all()
+                self.deliver()
             self.deliver(wait=5.0)
             if self._all_done():
                 break
