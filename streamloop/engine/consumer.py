@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from streamloop.engine.lanes import Ordering, Turns
@@ -31,6 +31,10 @@ class ConsumerSpec:
     """For each partition; above it the partition is held. None: no limit."""
     batch_size: int = 0
     """Messages that a batch handler gets at most; 0: the handler gets one message at a time."""
+    topics: tuple[str, ...] = ()
+    """The topics it reads, retry topics included: each has its counters from the beginning."""
+    error_types: tuple[str, ...] = ()
+    """Error classes that are counted from the beginning, at 0."""
 
 
 @dataclass(slots=True)
@@ -63,9 +67,20 @@ class Counts:
         """Messages that reached ACKED by being handled or routed."""
         return self.succeeded + self.skipped + self.routed + self.dead_lettered
 
+    def failed_as(self, error_class: str) -> None:
+        """Count a failed attempt."""
+        self.failed += 1
+        by_type = self.failed_by_type
+        # 'other' is among them from the beginning.
+        if error_class not in by_type and len(by_type) > MAX_ERROR_TYPES:
+            error_class = OTHER
+        by_type[error_class] = by_type.get(error_class, 0) + 1
+
 
 MAX_ERROR_TYPES = 50
 """Error classes counted by name; the others are counted as 'other'."""
+OTHER = "other"
+SUMMED = tuple(each.name for each in fields(Counts) if each.name != "failed_by_type")
 
 
 class ConsumerState:
@@ -73,7 +88,7 @@ class ConsumerState:
 
     __slots__ = (
         "broken",
-        "counts",
+        "by_topic",
         "due",
         "finished",
         "held_heads",
@@ -90,7 +105,10 @@ class ConsumerState:
     def __init__(self, index: int, spec: ConsumerSpec) -> None:
         self.index = index
         self.spec = spec
-        self.counts = Counts()
+        self.by_topic: dict[str, Counts] = {}
+        """What was counted of each topic it reads, retry topics included."""
+        for topic in spec.topics:
+            self.counts_of(topic)
         self.running = 0
         """Dispatched, and neither finished nor given back."""
         self.finished = 0
@@ -111,6 +129,26 @@ class ConsumerState:
         self.held_heads: dict[tuple[TopicPartition, bytes | str], Record] = {}
         """Heads of the present epoch that wait for such a handler."""
 
+    def counts_of(self, topic: str) -> Counts:
+        """The counters of one topic."""
+        counts = self.by_topic.get(topic)
+        if counts is None:
+            listed = [*self.spec.error_types[:MAX_ERROR_TYPES], OTHER]
+            counts = self.by_topic[topic] = Counts(failed_by_type=dict.fromkeys(listed, 0))
+        return counts
+
+    @property
+    def counts(self) -> Counts:
+        """The sum over its topics, as it is now."""
+        total = Counts()
+        for each in list(self.by_topic.values()):
+            for name in SUMMED:
+                setattr(total, name, getattr(total, name) + getattr(each, name))
+            for error_class, failed in list(each.failed_by_type.items()):
+                if failed:
+                    total.failed_by_type[error_class] = total.failed_by_type.get(error_class, 0) + failed
+        return total
+
     def room(self) -> int:
         """How many more may be handed out: free workers, and as many again as finished since last time.
 
@@ -120,15 +158,6 @@ class ConsumerState:
         room = self.spec.concurrency * (self.spec.batch_size or 1) + self.finished - self.running
         self.finished = 0
         return room
-
-    def failed_as(self, error_class: str) -> None:
-        """Count a failed attempt."""
-        counts = self.counts
-        counts.failed += 1
-        by_type = counts.failed_by_type
-        if error_class not in by_type and len(by_type) >= MAX_ERROR_TYPES:
-            error_class = "other"
-        by_type[error_class] = by_type.get(error_class, 0) + 1
 
 
 class Intake:

@@ -119,7 +119,7 @@ class Dispatcher:
         """A handler of an ended epoch has returned: it acknowledges nothing, and frees its lane."""
         part = record.part
         consumer = part.consumer
-        consumer.counts.late += 1
+        part.counts.late += 1
         record.message = None
         if record.lane is None:
             return

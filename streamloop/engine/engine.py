@@ -322,7 +322,7 @@ class Engine:
             return
         name, first = part.name, records[0].offset
         reached = self._reached.get(name, -1)
-        counts = part.consumer.counts
+        counts = part.counts
         if first < reached:
             counts.redelivered += sum(record.offset < reached for record in records)
         if part.intake.retries:
@@ -355,7 +355,7 @@ class Engine:
         fresh = part.ledger.receive(records)
         known = len(records) - len(fresh)
         fresh_size = sum([record.size for record in fresh])
-        part.consumer.counts.restored += known
+        part.counts.restored += known
         part.intake.capacity.released(known, size - fresh_size)
         part.count += len(fresh)
         part.bytes += fresh_size
@@ -414,7 +414,7 @@ class Engine:
         consumer = part.consumer
         consumer.running -= done
         consumer.finished += done
-        consumer.counts.succeeded += done
+        part.counts.succeeded += done
         part.running -= done
         part.freed += done
         part.freed_bytes += size

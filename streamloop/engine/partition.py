@@ -43,6 +43,7 @@ class Partition:
         "closing",
         "consumer",
         "count",
+        "counts",
         "dead_times",
         "dead_waiting",
         "emitted",
@@ -83,6 +84,8 @@ class Partition:
         self.epoch = epoch
         self.intake = intake
         self.consumer = consumer
+        self.counts = consumer.counts_of(name.topic)
+        """Of its topic, in this consumer: they outlive the epoch."""
         self.hop = hop
         self.ledger = ledger
         spec = consumer.spec

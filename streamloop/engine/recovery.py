@@ -76,21 +76,21 @@ class Recovery:
             began = True
         if decision.step is Step.ACK:
             engine.breaker.answered(record)
-            consumer.counts.skipped += 1
+            part.counts.skipped += 1
             self._to(record, Happened.SUCCEED)
             self._to(record, Happened.ACKNOWLEDGE)
             engine.acknowledge(record)
             return
-        consumer.failed_as(failure.error_class)
+        part.counts.failed_as(failure.error_class)
         if decision.step is Step.WAIT:
-            consumer.counts.unavailable += 1
+            part.counts.unavailable += 1
             self._back_off(record, attempts, Happened.UNAVAILABLE, decision.delay)
             engine.breaker.unavailable(record, failure)
             return
         if began:
             engine.breaker.answered(record)
         else:
-            consumer.counts.undecodable += 1
+            part.counts.undecodable += 1
             engine.breaker.gave_up(record)
         if decision.step is Step.HALT:
             self._to(record, Happened.HALT)
@@ -99,7 +99,7 @@ class Recovery:
         if began:
             self._to(record, Happened.FAIL)
         if decision.step is Step.AGAIN:
-            consumer.counts.retried += 1
+            part.counts.retried += 1
             self._back_off(record, attempts, Happened.BACK_OFF, decision.delay)
         elif decision.step is Step.RETRY_TOPIC:
             attempts.retry_index = decision.retry_index
@@ -201,7 +201,7 @@ class Recovery:
         """The broker has the routed record: ROUTED or DEAD_LETTERED, and at once ACKED."""
         record = event.record
         part = record.part
-        counts = part.consumer.counts
+        counts = part.counts
         if record.state is State.ROUTING_RETRY:
             counts.routed += 1
         elif record.state is State.ROUTING_DEAD:
@@ -240,7 +240,7 @@ class Recovery:
         assert attempts is not None
         assert attempts.last is not None
         record.part.intake.backoff.pop(record, None)
-        record.part.consumer.counts.early += 1
+        record.part.counts.early += 1
         attempts.retry_index = decision.retry_index
         self._route_retry(record, attempts.last, attempts.before + attempts.in_place)
         self._engine.breaker.gave_up(record)

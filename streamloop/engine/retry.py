@@ -283,7 +283,7 @@ _mro: Final[Any] = type.__dict__["__mro__"].__get__
 def _classify(error: BaseException, rules: ErrorRules) -> Failure:
     decisive = _decisive(error, rules)
     reported = decisive.reported
-    error_class = _error_class(reported)
+    error_class = name_of_class(type(reported))
     text = _text(reported)
     if not text:
         text = _text_of_causes(reported)
@@ -353,8 +353,8 @@ def _kind_of(error_type: type[BaseException], rules: ErrorRules) -> tuple[Kind, 
     return Kind.TRANSIENT, 0
 
 
-def _error_class(error: BaseException) -> str:
-    error_type = type(error)
+def name_of_class(error_type: type[BaseException]) -> str:
+    """The qualified name of an exception class, as failures of it bear it."""
     module, name = error_type.__module__, error_type.__qualname__
     if not isinstance(module, str) or not isinstance(name, str):
         return "unknown"
@@ -450,7 +450,7 @@ def _asked_delay(
             value.close()
         problem = f"returned {_shown(value)}, which is no number of seconds from 0 to {MAX_DELAY:.0f}"
     except BaseException as error:  # noqa: BLE001 - the user's function must not stop the engine
-        problem = f"raised {_error_class(error)}"
+        problem = f"raised {name_of_class(type(error))}"
     return None, f"the delay function {problem}: the default delay is used"
 
 

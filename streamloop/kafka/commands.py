@@ -5,11 +5,12 @@ It is apart from the poller so that the app and the tests can name it; nothing h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from streamloop.engine import events as ev
 from streamloop.kafka.positions import StartPolicy
+from streamloop.telemetry.durations import Durations
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -87,6 +88,12 @@ class PollerStats:
     """Decisions about positions that the broker did not have."""
     errors: Counter[str]
     """By librdkafka's name of the error."""
+    commit_durations: dict[int, Durations]
+    """How long commits took until the broker's answer, by its error code."""
+    polls: Durations = field(default_factory=Durations)
+    """How long it took to get messages, of the calls that got some."""
+    last_commit: float | None = None
+    """When the broker last confirmed a commit (the poller's clock); None: not yet."""
     turns: int = 0
     stalls: int = 0
 

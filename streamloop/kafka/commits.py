@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from streamloop.engine.events import Reason, TopicPartition
+from streamloop.telemetry.durations import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -124,6 +125,8 @@ class CommitBook:
         default_factory=lambda: Counter({"ok": 0, "error": 0, "refused": 0, "rebalance": 0, "stale": 0})
     )
     """Partitions by what became of their commit."""
+    durations: dict[int, Durations] = field(default_factory=lambda: {0: Durations()})
+    """How long commits took until the broker's answer, by its error code."""
     _entries: dict[TopicPartition, _Entry] = field(default_factory=dict)
     _sent: deque[_Sent] = field(default_factory=deque)
 
@@ -230,6 +233,7 @@ class CommitBook:
         if sent is None:
             return []
         self._sent.remove(sent)
+        self.durations.setdefault(code, Durations()).observe(max(0.0, now - (sent.give_up - ANSWER_BOUND)))
         codes = {(topic, partition): own for topic, partition, _, own in partitions}
         verdicts: list[Verdict] = []
         for commit in sent.parts:

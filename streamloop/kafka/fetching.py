@@ -46,6 +46,8 @@ class Fetching:
         self.bytes = 0
         self.dropped = 0
         """Messages without an open epoch."""
+        self.stamps: dict[TopicPartition, int] = {}
+        """The timestamp (epoch ms) of the last message taken of each partition, for its lag in seconds."""
 
     def take(self, messages: Sequence[Any]) -> None:
         """Take what one call of the Consumer returned, in order."""
@@ -103,6 +105,9 @@ class Fetching:
         slot.position = records[-1].offset + 1
         if self._prepare is not None:
             self._prepare(slot.name, records)
+        kind, stamp = records[-1].message.timestamp()
+        if kind:
+            self.stamps[slot.name] = stamp
         self._capacity.took(len(records), size, largest)
         self.messages += len(records)
         self.bytes += size

@@ -41,6 +41,7 @@ from streamloop.kafka.commands import (
     StopFetching,
 )
 from streamloop.kafka.commits import CommitBook, Confirmed, HeldBy
+from streamloop.kafka.ends import Ends
 from streamloop.kafka.fetching import Fetching
 from streamloop.kafka.rebalance import Rebalance
 from streamloop.kafka.slots import Slots
@@ -167,8 +168,14 @@ class Poller:
         self._events = ClientEvents(self._slots, self._starts, name=name, emit=self.emit, clock=clock)
         self._fetching = Fetching(self._slots, capacity, self.emit, self._events.take, prepare)
         self.stats = PollerStats(
-            self._rebalance.counts, self._commits.results, self._starts.out_of_range, self._events.counts
+            self._rebalance.counts,
+            self._commits.results,
+            self._starts.out_of_range,
+            self._events.counts,
+            self._commits.durations,
         )
+        self.ends = Ends(self._slots, self._fetching.stamps, clock=clock)
+        """Where the assigned partitions end, as far as that is known."""
         self._thread = threading.Thread(target=self._run, name=f"streamloop-poller-{name}", daemon=True)
 
     # ------------------------------------------------------------------------------------- from any thread
@@ -288,6 +295,7 @@ class Poller:
             self._send_commits(now)
         if slots.unsettled:
             slots.settle(consumer)
+        self.ends.look(consumer, now)
         slots.call += 1
         if self.stalled:
             self._look_into_stall()
@@ -322,6 +330,7 @@ class Poller:
         self._full_since = None
         consumer = self._consumer
         most = min(room, self._options.max_fetch)
+        asked = self._clock()
         # consume() waits until it has all it was asked for: so first what is there, then for one to come.
         messages = consumer.consume(most, 0)
         if not messages:
@@ -331,6 +340,7 @@ class Poller:
             messages = [message]
             if most > 1:
                 messages += consumer.consume(most - 1, 0)
+        self.stats.polls.observe(self._clock() - asked)
         self._fetching.take(messages)
 
     def _has_room(self, now: float) -> bool:
@@ -516,6 +526,7 @@ class Poller:
     def _judge(self, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts:
             if isinstance(verdict, Confirmed):
+                self.stats.last_commit = self._clock()
                 commit = verdict.commit
                 if self._slots.find(commit.partition, commit.epoch) is not None:
                     self._starts.confirmed(commit.partition, commit.epoch)

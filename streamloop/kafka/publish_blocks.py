@@ -33,6 +33,8 @@ class Entry:
 
     seq: int
     request: PublishRequest
+    sent_at: float = 0.0
+    """When it was handed to the client last, on the publisher's clock."""
     alone: bool = False
     """It failed with its batch: from now on it is sent in a batch of its own."""
     reported_blocked: bool = False

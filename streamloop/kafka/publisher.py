@@ -47,12 +47,16 @@ from streamloop.kafka.produce_errors import (
 )
 from streamloop.kafka.producer_channel import ProducerChannel, sentence
 from streamloop.kafka.publish_blocks import BlockedTarget, Blocks, Entry
+from streamloop.telemetry.durations import Durations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = ["BlockedTarget", "PublishCounters", "PublishRequest", "Publisher", "Report", "ReportKind"]
 
+MOST_SENDS = 200
+"""Pairs of topic and error code whose sends are counted by themselves; the others are those of 'other'."""
+OTHER = "other"
 BACKOFF_FIRST_S = 0.5
 BACKOFF_CAP_S = 30.0
 POLL_S = 0.01
@@ -128,6 +132,17 @@ class PublishCounters:
     sent_alone: int = 0
     late_reports: int = 0
     """Reports of requests that were cancelled, or of a Producer that was replaced: dropped."""
+    sends: dict[tuple[str, int], Durations] = field(default_factory=dict)
+    """By topic and Kafka error code (0: confirmed): how long sends took until their report."""
+
+    def sent(self, topic: str, code: int, seconds: float) -> None:
+        """A send has its report. Handlers name topics as they like, so that there is a limit."""
+        durations = self.sends.get((topic, code))
+        if durations is None:
+            if len(self.sends) >= MOST_SENDS:
+                topic = OTHER
+            durations = self.sends.setdefault((topic, code), Durations())
+        durations.observe(seconds)
 
 
 class Publisher:
@@ -368,6 +383,7 @@ class Publisher:
             self._count_failure(INVALID_ARG)
             self._refuse_locally(entry, ReportKind.REFUSED, INVALID_ARG, sentence(exception))
         else:
+            entry.sent_at = now
             self.counters.sent_alone += entry.alone
         return True
 
@@ -402,6 +418,9 @@ class Publisher:
             entry = channel.in_flight.pop(seq)
             if entry.cancelled:
                 self.counters.late_reports += 1
+            self.counters.sent(
+                entry.request.topic, error.code() if error is not None else 0, now - entry.sent_at
+            )
             if error is None:
                 self.counters.published += 1
                 self._end(entry, ReportKind.DELIVERED, message.partition(), message.offset(), 0, "")

@@ -108,7 +108,7 @@ class AsyncRunner(Runner):
         call, wants_message, timeout = handler.call, handler.wants_message, handler.timeout
         decode, is_raw = handler.decoder.decode, handler.decoder.is_raw
         fresh_context = handler.context.copy
-        observe = self.durations.observe
+        observe, observe_failed = self.durations.observe, self.failed_durations.observe
         done, clock = sink.done, self._clock
         task = slot.task
         now = slice_start = clock()
@@ -171,7 +171,7 @@ class AsyncRunner(Runner):
                 record.failure = failure_of(failure, handler)
             done.append(record)
             end = clock()
-            observe(end - now)
+            (observe if failure is None else observe_failed)(end - now)
             now = end
             sink.soon()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import traceback
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from streamloop.engine.retry import Failure, Kind, classify
 from streamloop.message import Message, PlainMessage
 from streamloop.outcomes import Outcome
+from streamloop.telemetry.durations import Durations
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,32 +23,6 @@ if TYPE_CHECKING:
     from streamloop.engine.record import Record
     from streamloop.engine.retry import ErrorRules
     from streamloop.message import Host
-
-DURATION_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Seconds: the bucket boundaries of the OpenTelemetry messaging conventions."""
-_FIRST_BOUND: Final = DURATION_BOUNDS[0]
-
-
-class Durations:
-    """A histogram of plain integers; read when scraped."""
-
-    __slots__ = ("buckets", "total")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (len(DURATION_BOUNDS) + 1)
-        self.total = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one duration."""
-        # Nearly all of what is fast enough for this to matter is in the first one.
-        self.buckets[0 if seconds <= _FIRST_BOUND else bisect_left(DURATION_BOUNDS, seconds)] += 1
-        self.total += seconds
-
-    @property
-    def count(self) -> int:
-        """How many were observed."""
-        return sum(self.buckets)
-
 
 @dataclass(slots=True)
 class RunnerCounts:
@@ -183,6 +157,9 @@ class Runner(ABC):
         self.handler = handler
         self.counts = RunnerCounts()
         self.durations = Durations()
+        """Of attempts that returned."""
+        self.failed_durations = Durations()
+        """Of attempts that failed."""
         self._sink = sink
         self._host = host
         self._clock = host.clock

@@ -153,7 +153,8 @@ class BatchRunner(Runner):
             elif outcome is not None:
                 record.failure = failure_of(outcome, handler)
             sink.done.append(record)
-        self.durations.observe(self._clock() - now)
+        failed = any(outcome is not None for outcome in outcomes)
+        (self.failed_durations if failed else self.durations).observe(self._clock() - now)
 
     async def _outcomes(
         self, slot: Slot, values: list[Any], messages: list[Message]

@@ -121,7 +121,7 @@ class InlineRunner(Runner):
             record.failure = failure_of(failure, self.handler)
         self._sink.done.append(record)
         self._sink.soon()
-        self.durations.observe(self._clock() - started)
+        (self.durations if failure is None else self.failed_durations).observe(self._clock() - started)
 
     def _interrupt(self, slot: Slot) -> None:
         """Nothing that runs on the loop can be interrupted (the watchdog sees it); a publish can."""

@@ -138,7 +138,7 @@ class ThreadRunner(Runner):
             self._free.append(slot)
             if error is not None:
                 job.record.failure = failure_of(error, handler)
-            self.durations.observe(job.seconds)
+            (self.durations if error is None else self.failed_durations).observe(job.seconds)
             sink.done.append(job.record)
         sink.soon()
         self._start()

@@ -1,0 +1,1 @@
+"""What a run shows of itself: metrics, and where they go. Reads plain counters; decides nothing."""
