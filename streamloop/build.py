@@ -15,12 +15,16 @@ from streamloop.engine.engine import Engine, EngineConfig
 from streamloop.engine.gate import Capacity
 from streamloop.engine.lanes import Ordering
 from streamloop.engine.record import Attempts
+from streamloop.engine.retry import name_of_class
+from streamloop.errors import DecodeError, PublishError
 from streamloop.kafka import config
 from streamloop.kafka.headers import read_routing
 from streamloop.kafka.poller import Poller, PollerOptions
 from streamloop.kafka.positions import StartPolicy, TopicLookup
 from streamloop.kafka.publisher import Publisher
+from streamloop.outcomes import Reject, Retry, Unavailable
 from streamloop.preflight import make_admin
+from streamloop.runners.base import HandlerTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 
 PRODUCER_ROOM: int = 1024 * 1024
 """Bytes that our Producers allow above the largest target's limit, so that the broker decides what fits."""
+
+OWN_ERRORS = (DecodeError, HandlerTimeout, PublishError, Reject, Retry, Unavailable)
+"""Errors of ours that any handler may fail with: they are counted from the beginning, at 0."""
 
 librdkafka_log = logging.getLogger("streamloop.librdkafka")
 
@@ -49,9 +56,12 @@ class Parts:
     capacities: list[Capacity]
 
 
-def consumer_spec(build: HandlerBuild) -> ConsumerSpec:
+def consumer_spec(build: HandlerBuild, topics: Topics) -> ConsumerSpec:
     """A handler's settings in the engine's form."""
     settings = build.settings
+    sources = [topics.sources[name] for name in build.topics]
+    rules = build.handler.rules
+    listed = (*OWN_ERRORS, *rules.permanent, *rules.transient, *rules.unavailable, *rules.fatal)
     return ConsumerSpec(
         name=settings.name,
         ordering=Ordering(settings.ordering),
@@ -59,6 +69,8 @@ def consumer_spec(build: HandlerBuild) -> ConsumerSpec:
         plan=settings.retry_plan(build.delay),
         dead_letters_per_minute=settings.dead_letter_max_per_minute,
         batch_size=build.handler.batch_size,
+        topics=tuple(name for each in sources for name in (each.name, *(retry.name for retry in each.retry))),
+        error_types=tuple(dict.fromkeys(map(name_of_class, listed))),
     )
 
 
@@ -78,7 +90,7 @@ def build_engine(assembly: Assembly, topics: Topics, bounds: Bounds) -> tuple[En
         )
     engine = Engine(
         EngineConfig(
-            consumers=[consumer_spec(build) for build in assembly.consumers],
+            consumers=[consumer_spec(build, topics) for build in assembly.consumers],
             role_of=topics.role,
             commit_interval=settings.commit_interval,
             gap_limit=settings.gap_limit,
@@ -110,6 +122,7 @@ def build_parts(
         clock=time.monotonic,
         wall=time.time,
     )
+    core.step_log.keys = settings.log_keys
     limits = [facts.max_message_bytes for facts in topics.facts.values() if facts.max_message_bytes]
     largest = max(limits) + PRODUCER_ROOM if limits else None
     publisher = Publisher(

@@ -25,6 +25,8 @@ from streamloop.runners.aio import AsyncRunner
 from streamloop.runners.batch import BatchRunner
 from streamloop.runners.inline import InlineRunner
 from streamloop.runners.threads import ThreadRunner, call_in_thread
+from streamloop.telemetry.durations import STEP_BOUNDS, Durations
+from streamloop.telemetry.logs import StepLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -114,6 +116,9 @@ class Core:
         self.outcome = Outcome()
         self.heartbeat = Heartbeat(clock())
         self.turns = 0
+        self.steps = Durations(STEP_BOUNDS)
+        """How long turns took."""
+        self.step_log = StepLog()
         self.notices: dict[str, int] = {}
         """How many notices of each kind there were."""
         self._topics = topics
@@ -261,7 +266,11 @@ class Core:
         now = self.clock()
         self.heartbeat.stamp = now
         act = self._act
-        for effect in self.engine.step(now, events):
+        turn = self.step_log.before(now, events)
+        effects = self.engine.step(now, events)
+        if turn is not None:
+            self.step_log.after(turn, effects)
+        for effect in effects:
             act[type(effect)](effect)
         for index, commands in enumerate(self._commands):
             if commands:
@@ -275,6 +284,7 @@ class Core:
             if intake.waiting:
                 intake.wake()
         self._arm()
+        self.steps.observe(self.clock() - now)
 
     def _arm(self) -> None:
         due = self.engine.next_due()

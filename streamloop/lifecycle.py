@@ -21,8 +21,10 @@ from streamloop.engine import events as ev
 from streamloop.engine.events import Reason
 from streamloop.errors import StreamLoopError, TopicError
 from streamloop.kafka.poller import Close, ResetTopic, StopFetching
+from streamloop.kafka.positions import TopicLookup
 from streamloop.kafka.topic_admin import BrokersUnreachableError
 from streamloop.kafka.topics import Change, TopicChange, TopicFacts, TopicWatch
+from streamloop.ops.operations import Operations
 from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
 from streamloop.report import health_of, metrics_of, status_of
 from streamloop.runners.threads import in_daemon_thread
@@ -138,6 +140,18 @@ class Run:
         self._watch_thread: threading.Thread | None = None
         self._topic_check: TopicCheck | None = None
         self._next_rearm = 0.0
+        self.wall = time.time
+        self.began_at = self.wall()
+        """Epoch seconds: since when counters count."""
+        self.export_failures: dict[str, int] = {"metrics": 0, "traces": 0}
+        """Exports to the collector that failed, by signal."""
+        self.drain_timeouts = 0
+        self.topics: tuple[str, ...] = ()
+        """What the loop reads: source topics, then retry topics."""
+        self.sources: frozenset[str] = frozenset()
+        self.targets: tuple[str, ...] = ()
+        """What failed messages go to: retry and dead-letter topics."""
+        self.operations = Operations(self)
 
     # ------------------------------------------------------------------------------------- from any thread
 
@@ -170,6 +184,22 @@ class Run:
         else:
             self._paused = self._paused - {(topic, partition)}
 
+    @property
+    def paused(self) -> frozenset[tuple[str | None, int | None]]:
+        """What an operator holds: (topic, partition); None stands for all."""
+        return frozenset(self._paused)
+
+    @property
+    def failed_because(self) -> str:
+        """The fatal error that ends the run; empty while there is none."""
+        return self._end.reason if self._end.exit_code else ""
+
+    def partitions_of(self, topic: str) -> int | None:
+        """How many partitions a topic has, as far as that is known."""
+        watching = self._watching
+        facts = watching.facts(topic) if watching is not None and topic in watching.names else None
+        return facts.partitions if facts is not None else None
+
     def health(self) -> Health:
         """Whether it is alive and ready."""
         return health_of(self)
@@ -191,6 +221,8 @@ class Run:
         topics = topics_of(self.assembly)
         for warning in await in_daemon_thread(lambda: check_settings(self.assembly)):
             log.warning("%s", warning, extra={"kind": "settings"})
+        self.know(topics)
+        self.operations.open()
         try:
             return await self._run(topics)
         except asyncio.CancelledError:
@@ -202,6 +234,13 @@ class Run:
             self._stop.set()
             if self.watchdog is not None:
                 self.watchdog.stop()
+            await self.operations.close()
+
+    def know(self, topics: Topics) -> None:
+        """These are the loop's topics."""
+        self.topics = (*topics.sources, *topics.retry_names)
+        self.sources = frozenset(topics.sources)
+        self.targets = (*topics.retry_names, *topics.dead_names)
 
     async def _run(self, topics: Topics) -> RunResult:
         self.phase = Phase.WAITING
@@ -308,10 +347,13 @@ class Run:
             give_up_after=slowest,
             give_up=self._watchdog_gave_up,
             end_process=self.ends_process,
+            on_look=self.operations.look,
         )
         self.watchdog.start()
         parts.publisher.start()
+        lookup = TopicLookup(self._topic_check.admin) if self._topic_check is not None else None
         for poller in parts.pollers:
+            poller.ends.lookup = lookup
             poller.start()
         names = (*topics.sources, *topics.retry_names, *topics.dead_names)
         check = self._topic_check
@@ -353,6 +395,7 @@ class Run:
     def _tick(self, parts: Parts) -> None:
         parts.core.tick()
         now = time.monotonic()
+        self.operations.tick(now)
         if self.watchdog is not None and now >= self._next_rearm:
             self._next_rearm = now + 1.0
             self.watchdog.rearm()
@@ -512,6 +555,7 @@ class Run:
     async def _cut_short(self, parts: Parts) -> None:
         """The drain time is over: cancel what runs, and name what does not come back."""
         core = parts.core
+        self.drain_timeouts += not self._stop_now
         waited = "a second signal came" if self._stop_now else f"{self.settings.drain_timeout:g} s are over"
         self._end.because(f"the drain was cut short: {waited}", DRAIN_TIMED_OUT)
         for runner in core.runners:

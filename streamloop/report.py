@@ -6,11 +6,10 @@ several may be a few milliseconds apart.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
-from streamloop.engine.events import Reason
 from streamloop.engine.states import State
+from streamloop.ops.health import probe
 from streamloop.status import (
     ConsumerStatus,
     Health,
@@ -18,51 +17,28 @@ from streamloop.status import (
     IntakeStatus,
     LoopStatus,
     PartitionStatus,
+    RunningHandler,
 )
+from streamloop.telemetry.lag import Lag, lag_of
+from streamloop.telemetry.metrics import collect, flat
 
 if TYPE_CHECKING:
     from streamloop.build import Parts
     from streamloop.engine.consumer import ConsumerState
     from streamloop.engine.partition import Partition
     from streamloop.lifecycle import Run
-    from streamloop.runners.base import Runner
+    from streamloop.runners.base import Runner, Running
 
-POLL_TURN_LIMIT: Final = 60.0
-"""Seconds without a turn of a poller's thread after which it counts as stuck."""
+OLDEST: Final = 5
+"""Running handlers of a consumer that the status names."""
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 
 def health_of(run: Run) -> Health:
     """Whether the run is alive and ready, and why not."""
-    reasons: list[str] = []
-    live = True
-    now = time.monotonic()
-    parts = run.parts
-    watchdog = run.watchdog
-    if parts is not None and watchdog is not None:
-        if watchdog.blocked_by:
-            live = False
-            reasons.append(f"the event loop is blocked by {watchdog.blocked_by}")
-        for poller in parts.pollers:
-            if poller.failure is not None:
-                live = False
-                reasons.append(f"Consumer {poller.label} has failed: {poller.failure}")
-            elif poller.is_alive() and now - poller.last_turn > POLL_TURN_LIMIT:
-                live = False
-                reasons.append(f"Consumer {poller.label} has not polled for {now - poller.last_turn:.0f} s")
-        for runner in parts.core.runners:
-            if runner.counts.abandoned:
-                live = False
-                reasons.append(f"handler {runner.handler.name} did not come back after its time-out")
-        if parts.publisher.failure is not None:
-            live = False
-            reasons.append(f"the publisher has failed: {parts.publisher.failure}")
-    phase = run.phase.value
-    ready = run.ready and phase == "running" and live
-    if not ready and phase != "running":
-        reasons.append(phase)
-    return Health(live, ready, tuple(reasons))
+    probes = probe(run)
+    return Health(probes.live, probes.ready, (*probes.why_not_live, *probes.why_not_ready))
 
 
 def status_of(run: Run) -> LoopStatus | None:
@@ -70,10 +46,16 @@ def status_of(run: Run) -> LoopStatus | None:
     parts = run.parts
     if parts is None:
         return None
-    now = time.monotonic()
+    now = parts.core.clock()
     settings = run.settings
     engine = parts.engine
-    partitions = tuple(_partition(part, now) for part in list(engine.parts.values()))
+    ends = {name: end for poller in parts.pollers for name, end in poller.ends.known.items()}
+    partitions = tuple(
+        _partition(
+            part, lag_of(part, ends.get(part.name), group=settings.group, now=now, wall=run.wall()), now
+        )
+        for part in list(engine.parts.values())
+    )
     consumers = tuple(
         _consumer(state, runner, build.topics, parts, now)
         for state, runner, build in zip(
@@ -101,7 +83,7 @@ def status_of(run: Run) -> LoopStatus | None:
         group=settings.group,
         member=settings.member,
         state=run.phase.value,
-        uptime=now - run.started_at,
+        uptime=run.wall() - run.began_at,
         intakes=intakes,
         consumers=consumers,
         partitions=partitions,
@@ -121,7 +103,7 @@ def held_seconds(parts: Parts, now: float) -> dict[str, float]:
     return {reason.value: round(seconds, 3) for reason, seconds in total.items()}
 
 
-def _partition(part: Partition, now: float) -> PartitionStatus:
+def _partition(part: Partition, lag: Lag, now: float) -> PartitionStatus:
     ledger = part.ledger
     record = ledger.holder
     holder: Holder | None = None
@@ -150,6 +132,9 @@ def _partition(part: Partition, now: float) -> PartitionStatus:
             for reason, hold in (*list(part.holds.items()), *list(part.outside.items()))
         },
         holder=holder,
+        end=lag.end,
+        lag=lag.messages,
+        lag_seconds=None if lag.seconds is None else round(lag.seconds, 3),
     )
 
 
@@ -195,69 +180,22 @@ def _consumer(
         waiting=waiting,
         slowest=round(max((now - each.started for each in running), default=0.0), 3),
         counts=counts_of(state, runner),
-        failed_by_type=dict(state.counts.failed_by_type),
+        failed_by_type=state.counts.failed_by_type,
+        oldest=tuple(_running(each, now) for each in sorted(running, key=_started)[:OLDEST]),
     )
 
 
-# --------------------------------------------------------------------------------------------- metrics
+def _started(running: Running) -> float:
+    return running.started
+
+
+def _running(running: Running, now: float) -> RunningHandler:
+    name = running.record.part.name
+    return RunningHandler(
+        name.topic, name.partition, running.record.offset, round(max(0.0, now - running.started), 3)
+    )
 
 
 def metrics_of(run: Run) -> Samples:
-    """Counters and gauges by metric name and labels, as they are now."""
-    parts = run.parts
-    if parts is None:
-        return {}
-    now = time.monotonic()
-    samples: Samples = {}
-    group = ("group", run.settings.group)
-
-    def put(name: str, value: float, *labels: tuple[str, str]) -> None:
-        samples.setdefault(name, {})[(group, *labels)] = value
-
-    for state, runner, build in zip(
-        parts.engine.consumers, parts.core.runners, run.assembly.consumers, strict=True
-    ):
-        consumer = ("consumer", build.settings.name)
-        counts = state.counts
-        for outcome, value in (
-            ("acked", counts.succeeded),
-            ("skipped", counts.skipped),
-            ("retried", counts.routed),
-            ("dead_lettered", counts.dead_lettered),
-        ):
-            put("loop_processed_total", value, consumer, ("outcome", outcome))
-        for error, value in dict(counts.failed_by_type).items():
-            put("loop_failed_total", value, consumer, ("type", error))
-        put("loop_retried_total", counts.retried + counts.routed, consumer)
-        put("loop_dead_letter_total", counts.dead_lettered, consumer)
-        put("loop_redelivered_total", counts.redelivered, consumer)
-        put("loop_cancel_ignored_total", runner.counts.cancel_ignored, consumer)
-        put("loop_inflight", sum(1 for _ in runner.running()), consumer)
-        put("loop_breaker_state", 1 if state.broken else 0, consumer)
-        put("loop_processing_duration_seconds_count", runner.durations.count, consumer)
-        put("loop_processing_duration_seconds_sum", runner.durations.total, consumer)
-    waiting = sum(len(intake.backoff) for intake in parts.engine.intakes)
-    buffered = sum(capacity.messages for capacity in parts.capacities)
-    put("loop_backlog", max(0, buffered - waiting), ("state", "buffered"))
-    put("loop_backlog", waiting, ("state", "waiting_retry"))
-    put("loop_inflight_bytes", sum(capacity.bytes for capacity in parts.capacities))
-    put("loop_iterations_total", parts.core.turns)
-    put("loop_assigned_partitions", len(parts.engine.parts))
-    held = dict.fromkeys(Reason, 0)
-    for name, part in list(parts.engine.parts.items()):
-        for reason in {*list(part.holds), *list(part.outside)}:
-            held[reason] += 1
-        put("loop_commit_gap", part.ledger.gap, ("topic", name.topic), ("partition", str(name.partition)))
-    for reason, number in held.items():
-        put("loop_held_partitions", number, ("reason", reason.value))
-    for reason_name, seconds in held_seconds(parts, now).items():
-        put("loop_held_partition_seconds_total", seconds, ("reason", reason_name))
-    for poller in parts.pollers:
-        for event, value in poller.stats.rebalances.items():
-            put("loop_rebalances_total", value, ("consumer", poller.label), ("event", event))
-        for result, value in poller.stats.commits.items():
-            put("loop_commits_total", value, ("consumer", poller.label), ("result", result))
-    publisher = parts.publisher.counters
-    put("loop_publish_failures_total", sum(publisher.failures.values()))
-    put("loop_drain_timeouts_total", 1 if run.hanging else 0)
-    return samples
+    """Counters and gauges by metric name and labels, as they are now; histograms as _count and _sum."""
+    return flat(collect(run)) if run.parts is not None else {}

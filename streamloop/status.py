@@ -49,6 +49,22 @@ class PartitionStatus:
     publishing: int
     held: dict[str, str]
     holder: Holder | None
+    end: int | None = None
+    """The offset after the partition's last message; None: not known."""
+    lag: int | None = None
+    """Offsets from the commit position to the end."""
+    lag_seconds: float | None = None
+    """Age of the oldest message that is not acknowledged; in a retry topic since it was due."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningHandler:
+    """A handler that runs: its message, and for how many seconds."""
+
+    topic: str
+    partition: int
+    offset: int
+    age: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,8 @@ class ConsumerStatus:
     slowest: float
     counts: dict[str, int]
     failed_by_type: dict[str, int]
+    oldest: tuple[RunningHandler, ...] = ()
+    """The handlers that have run longest, some of them."""
 
 
 @dataclass(frozen=True, slots=True)

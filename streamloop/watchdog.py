@@ -35,6 +35,7 @@ class Watchdog:
     """Watches one event loop from a daemon thread.
 
     ``give_up_after``: seconds of silence after which ``give_up`` is called on the watchdog's thread.
+    ``on_look``: called after each look, on the watchdog's thread.
     ``end_process``: arm the timer in C as well; only where the process is ours to end.
     """
 
@@ -47,7 +48,9 @@ class Watchdog:
         give_up: Callable[[str], None],
         end_process: bool,
         clock: Callable[[], float] = time.monotonic,
+        on_look: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_look = on_look
         self._heartbeat = heartbeat
         self._by_code = {handler.code: handler.name for handler in handlers if handler.code is not None}
         self._give_up_after = give_up_after
@@ -83,6 +86,7 @@ class Watchdog:
         reported = False
         gave_up = False
         while not self._stop.wait(LOOK_EVERY):
+            self._on_look()
             silent = self._clock() - self._heartbeat.stamp
             if silent < BLOCKED_AFTER:
                 reported = gave_up = False
@@ -92,6 +96,7 @@ class Watchdog:
                 reported = True
                 self.blocks += 1
                 self._report(silent)
+                self._on_look()
             if silent >= self._give_up_after and not gave_up:
                 gave_up = True
                 self._give_up(

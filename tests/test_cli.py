@@ -414,7 +414,7 @@ class TestLogs:
     def test_text_has_what_was_given_behind_the_message(self) -> None:
         first, *rest = TextFormatter().format(self.record(partition=3)).splitlines()
         assert first.endswith("WARNING streamloop.x: held p0  partition=3")
-        assert rest[-1] == "ValueError: bad"
+        assert rest[-1] == "    ValueError: bad"
 
     @pytest.mark.parametrize(
         ("chosen", "formatter"), [("text", TextFormatter), ("json", JsonFormatter), ("auto", JsonFormatter)]

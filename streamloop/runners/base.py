@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from streamloop.engine.retry import ErrorRules
     from streamloop.message import Host
 
+
 @dataclass(slots=True)
 class RunnerCounts:
     """Plain integers; read when scraped."""

@@ -35,7 +35,7 @@ NAMES: Final = Names(
     settings=frozenset(Settings.model_fields) - {"kafka", "consumers"},
     consumer=frozenset(HandlerSettings.model_fields),
 )
-_FROM_FILE: Final = ("sasl_password", "ssl_key_password")
+_FROM_FILE: Final = ("sasl_password", "ssl_key_password", "control_read_token", "control_act_token")
 _LONGEST_SECRET: Final = 64 * 1024
 
 ModelT = TypeVar("ModelT", bound=BaseModel)

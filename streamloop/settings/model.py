@@ -138,6 +138,13 @@ The constraint stands first, so that it reaches the JSON schema inside an option
 Fraction = Annotated[float, BeforeValidator(_number)]
 Text = Annotated[str, BeforeValidator(_text)]
 Secret = Annotated[SecretStr, BeforeValidator(_text)]
+Token = Annotated[SecretStr, Field(min_length=16), BeforeValidator(_text)]
+"""A secret that nobody can guess."""
+Names = Annotated[
+    tuple[str, ...],
+    BeforeValidator(units.names),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}),
+]
 Durations = Annotated[
     tuple[Duration, ...],
     BeforeValidator(units.listed),
@@ -449,10 +456,35 @@ class Settings(HandlerSettings):
     ssl_key_password_file: Annotated[Text | None, NoneWord] = None
     """A file that holds the password of the private key."""
 
+    ops_address: Annotated[Annotated[Text, AfterValidator(units.address)] | None, NoneWord] = None
+    """host:port on which /startup, /ready, /live and /metrics are served; port 0: any free one.
+
+    none: nowhere. In a container 0.0.0.0:9464. IPv6 addresses stand in brackets.
+    """
+    control_address: Annotated[Annotated[Text, AfterValidator(units.address)] | None, NoneWord] = None
+    """host:port on which /status is served and /pause and /resume are taken, such as 127.0.0.1:9465.
+
+    none: nowhere.
+    """
+    control_hosts: Names = ()
+    """Host names by which the control address may be called, besides localhost and IP addresses."""
+    control_read_token: Token | None = None
+    """Token for seeing what may quote payloads (error texts in /status). none: nobody sees it."""
+    control_read_token_file: Annotated[Text | None, NoneWord] = None
+    """A file that holds that token."""
+    control_act_token: Token | None = None
+    """Token for acting (/pause, /resume). none: nobody may."""
+    control_act_token_file: Annotated[Text | None, NoneWord] = None
+    """A file that holds that token."""
+    metrics_exporter: Annotated[Literal["auto", "otlp", "none"], Word] = "auto"
+    """Whether metrics are pushed over OTLP. auto: when OTEL_METRICS_EXPORTER or an OTLP endpoint is set."""
+
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_level)] = "INFO"
     """Least severe log records that are written."""
     log_format: Annotated[Literal["auto", "json", "text"], Word] = "auto"
     """One JSON object a line, or text. auto: text on a terminal, JSON otherwise."""
+    log_keys: bool = False
+    """Whether log lines about a message show its key."""
 
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     """librdkafka properties, by section: common, consumer, producer, admin."""

@@ -34,6 +34,8 @@ _LONGEST_SECONDS: Final = 100 * 365 * 86_400
 
 _BYTES: Final = TypeAdapter(ByteSize)
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+_LISTEN: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})", re.ASCII)
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _BROKER: Final = re.compile(
     r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?"
 )
@@ -144,6 +146,29 @@ def brokers(value: object) -> tuple[str, ...]:
                 "give addresses such as host:9092 or [::1]:9092, several with commas between them"
             )
     return tuple(str(broker) for broker in found)
+
+
+def address(value: str) -> str:
+    """Where to listen: ``127.0.0.1:9464``, ``[::1]:9464``; port 0 is any free one."""
+    match = _LISTEN.fullmatch(value.strip())
+    if match is None or int(match["port"]) > 65_535:
+        raise ValueError("give host:port, such as 127.0.0.1:9464, 0.0.0.0:9464 (everywhere) or [::]:9464")
+    return value.strip()
+
+
+def host_and_port(value: str) -> tuple[str, int]:
+    """The two parts of an address that was checked; an IPv6 address without its brackets."""
+    host, _, port = value.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def names(value: object) -> tuple[str, ...]:
+    """Host names."""
+    found = listed(value)
+    for name in found:
+        if not isinstance(name, str) or not _HOST.fullmatch(name):
+            raise ValueError("give host names without a port, several with commas between them")
+    return tuple(str(name).lower() for name in found)
 
 
 def start(value: object) -> StartWord | int:

@@ -149,6 +149,8 @@ class Member:
         self.run_state = run = Run(assembly, Bounds())
         parts: Any = Parts(self.engine, core, self.publisher, self.intakes, capacities)  # type: ignore[arg-type]
         run.parts = parts
+        run.know(topics)
+        run.wall = clock.wall
         run.ready = True
         handlers = [build.handler for build in assembly.consumers]
         # Not started: for loop.health() alone, which asks it what blocks the event loop.

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from streamloop.engine import events as ev
+from streamloop.kafka.ends import End
 from streamloop.kafka.fetching import MESSAGE_OVERHEAD
 from streamloop.kafka.headers import record_size
 from streamloop.kafka.publisher import PublishCounters, PublishRequest, Report, ReportKind
+from streamloop.telemetry.durations import Durations
 from streamloop.testing.broker import Position, RecordView
 from streamloop.testing.trace import TracedRecord
 
@@ -56,6 +58,34 @@ class IntakeStats:
 
     rebalances: Counter[str] = field(default_factory=Counter)
     commits: Counter[str] = field(default_factory=Counter)
+    out_of_range: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    commit_durations: dict[int, Durations] = field(default_factory=dict)
+    polls: Durations = field(default_factory=Durations)
+    last_commit: float | None = None
+    stalls: int = 0
+
+
+class HarnessEnds:
+    """Where the assigned partitions end: known at any time."""
+
+    def __init__(self, intake: HarnessIntake, broker: Broker) -> None:
+        self._intake = intake
+        self._broker = broker
+
+    @property
+    def known(self) -> dict[TopicPartition, End]:
+        """By partition."""
+        return {
+            name: End(
+                assignment.epoch,
+                len(self._broker.topic(name.topic).partitions[name.partition]),
+                assignment.position,
+                None,
+                None,
+            )
+            for name, assignment in self._intake.assigned.items()
+        }
 
 
 class HarnessIntake:
@@ -85,6 +115,7 @@ class HarnessIntake:
         self.failure: BaseException | None = None
         self.closed = False
         self.stats = IntakeStats()
+        self.ends = HarnessEnds(self, broker)
         self.assigned: dict[TopicPartition, Assignment] = {}
         self._index = index
         self._broker = broker
@@ -147,6 +178,7 @@ class HarnessIntake:
             self.stats.commits["dropped"] += 1
             return
         self.stats.commits["ok"] += 1
+        self.stats.last_commit = self._clock.now
         self._broker.committed[command.partition] = Position(command.offset, command.metadata)
         self._core.deliver([ev.Committed(command.partition, command.epoch, command.offset, command.version)])
 
