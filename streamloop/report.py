@@ -91,6 +91,7 @@ def status_of(run: Run) -> LoopStatus | None:
         publishing=parts.publisher.counters.outstanding,
         blocked_targets=tuple(f"{each.topic}: {each.reason}" for each in parts.publisher.blocked),
         hanging=run.hanging,
+        listening=run.operations.urls,
     )
 
 

@@ -117,3 +117,5 @@ class LoopStatus:
     publishing: int = 0
     blocked_targets: tuple[str, ...] = ()
     hanging: tuple[str, ...] = field(default=())
+    listening: dict[str, str] = field(default_factory=dict)
+    """Where it answers, by the setting that says so."""

@@ -93,7 +93,7 @@ class PollerStats:
     polls: Durations = field(default_factory=Durations)
     """How long it took to get messages, of the calls that got some."""
     last_commit: float | None = None
-    """When the broker last confirmed a commit (the poller's clock); None: not yet."""
+    """When the broker last confirmed a commit (epoch seconds); None: not yet."""
     turns: int = 0
     stalls: int = 0
 

@@ -340,8 +340,10 @@ class Poller:
             messages = [message]
             if most > 1:
                 messages += consumer.consume(most - 1, 0)
-        self.stats.polls.observe(self._clock() - asked)
+        took, before = self._clock() - asked, self._fetching.messages
         self._fetching.take(messages)
+        if self._fetching.messages > before:
+            self.stats.polls.observe(took)
 
     def _has_room(self, now: float) -> bool:
         """Enough is free after it was full; or some, and it has waited long enough."""
@@ -526,7 +528,7 @@ class Poller:
     def _judge(self, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts:
             if isinstance(verdict, Confirmed):
-                self.stats.last_commit = self._clock()
+                self.stats.last_commit = time.time()
                 commit = verdict.commit
                 if self._slots.find(commit.partition, commit.epoch) is not None:
                     self._starts.confirmed(commit.partition, commit.epoch)

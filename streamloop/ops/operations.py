@@ -66,9 +66,10 @@ class Operations:
     def _listen(self, setting: str, address: str, application: Application) -> None:
         self._listeners.append(Listener(setting, address, application, self._run.settings.origin(setting)))
 
-    def url(self, setting: str) -> str | None:
-        """Where the listener of this setting answers; None: it does not."""
-        return next((each.url for each in self._listeners if each.setting == setting), None)
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where it answers, by the setting that says so."""
+        return {each.setting: each.url for each in self._listeners}
 
     def tick(self, now: float) -> None:
         """On the event loop, every 50 ms: renew what is shown, when it is time to."""

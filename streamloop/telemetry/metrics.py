@@ -254,8 +254,7 @@ class _Collection:
             for result in _both(COMMIT_RESULTS, stats.commits):
                 put(table.COMMITS, stats.commits[result], group, consumer, result)
             if stats.last_commit is not None:
-                ago = self.now - stats.last_commit
-                put(table.LAST_COMMIT, round(self.scrape.at - ago, 3), group, consumer)
+                put(table.LAST_COMMIT, round(stats.last_commit, 3), group, consumer)
             own_group = f"{group}.retry" if index else group
             polls = histogram_of(stats.polls)
             put(table.OPERATION_DURATION, polls, "kafka", "poll", own_group, "", "")

@@ -178,7 +178,7 @@ class HarnessIntake:
             self.stats.commits["dropped"] += 1
             return
         self.stats.commits["ok"] += 1
-        self.stats.last_commit = self._clock.now
+        self.stats.last_commit = self._clock.wall()
         self._broker.committed[command.partition] = Position(command.offset, command.metadata)
         self._core.deliver([ev.Committed(command.partition, command.epoch, command.offset, command.version)])
 
