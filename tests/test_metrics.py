@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from streamloop import Message, Reject, StreamLoop
@@ -26,10 +26,13 @@ from tests.realkafka.waiting import wait_until
 from tests.running_loop import RunningLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
 ROOT = Path(__file__).parent.parent
 OPENMETRICS_ASKED = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+
+
+parse_openmetrics: Any = openmetrics_parser.text_string_to_metric_families
 
 
 class Declined(Exception):
@@ -263,7 +266,7 @@ def scrape_of(loop: StreamLoop[Any]) -> Scrape:
     return collect(loop._run)
 
 
-def samples(families: Iterator[Any]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(families: Iterable[Any]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in families

@@ -24,6 +24,7 @@ from streamloop.cli.target import load_loop
 from streamloop.errors import StreamLoopError
 from streamloop.settings import ConsumerSettings, Row, Settings, describe, json_schema
 from streamloop.settings.units import duration
+from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -89,7 +90,8 @@ def run(
         code, reason = 1, "unexpected error"
     except KeyboardInterrupt:
         code, reason = 1, "interrupted before the loop could drain"
-    click.echo(reason, err=True)
+    # It may quote the error of a handler, and with it a payload.
+    click.echo("\n".join(map(printable, reason.split("\n"))), err=True)
     leave(code)
 
 

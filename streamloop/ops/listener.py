@@ -57,7 +57,8 @@ class Listener:
             connection_limit=CONNECTIONS,
             max_request_header_size=HEADERS,
             max_request_body_size=BODY,
-            recv_bytes=65_536,  # what is refused is read all the same, or its sender sees a reset and no answer
+            # What is refused is read all the same, or its sender sees a reset and no answer.
+            recv_bytes=65_536,
             channel_timeout=IDLE,
             cleanup_interval=5,
             asyncore_use_poll=True,
