@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,20 +19,11 @@ from streamloop.testing import (
     partition_of,
 )
 from streamloop.testing.broker import murmur2
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.loops import billing
 
 
 class DeclinedError(Exception):
     pass
-
-
-def billing(handler: Callable[..., object], **options: object) -> StreamLoop[None]:
-    """A loop with one handler for orders."""
-    loop: StreamLoop[None] = StreamLoop("billing")
-    loop.consumer("orders", name="charge", **options)(handler)  # type: ignore[arg-type]
-    return loop
 
 
 async def accept(order: dict[str, int]) -> None:
