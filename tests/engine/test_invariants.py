@@ -265,6 +265,7 @@ ACTS: dict[str, tuple[int, Callable[[World, random.Random], None]]] = {
     "mend": (3, mend),
     "poll": (10, lambda w, c: w.poll(c.choice(ALL), c.randint(1, 12), race=c.random() < 0.2)),
     "seek": (5, each(World.sought)),
+    "rewind": (1, lambda w, c: w.rewind(c.choice(ALL), c.randint(1, 5))),
     "start": (12, start),
     "start any": (3, lambda w, c: w.start(c.randrange(50))),
     "finish": (12, finish),

@@ -240,6 +240,12 @@ class World:
             self.pending.append(ev.Sought(name, life.epoch, life.seek.token))
             life.seek = None
 
+    def rewind(self, name: TopicPartition, back: int) -> None:
+        """The Consumer hands out again what it has handed out in this epoch already."""
+        life = self.lives.get(name)
+        if life is not None:
+            life.position = max(life.base, life.position - back)
+
     def commit(self, name: TopicPartition, *, applied: bool, answered: bool) -> None:
         """The newest commit that the engine asked for is sent; the broker and the answer may fail."""
         commit, acked = self.commits.get(name, (None, frozenset[int]()))
