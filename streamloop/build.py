@@ -14,12 +14,11 @@ from streamloop.engine.consumer import ConsumerSpec
 from streamloop.engine.engine import Engine, EngineConfig
 from streamloop.engine.gate import Capacity
 from streamloop.engine.lanes import Ordering
-from streamloop.engine.record import Attempts
 from streamloop.kafka import config
-from streamloop.kafka.headers import read_routing
 from streamloop.kafka.poller import Poller, PollerOptions
 from streamloop.kafka.positions import StartPolicy, TopicLookup
 from streamloop.kafka.publisher import Publisher
+from streamloop.kafka.retry_wait import RetryWait
 from streamloop.preflight import make_admin
 
 if TYPE_CHECKING:
@@ -116,6 +115,7 @@ def build_parts(
         config.producer_config(settings, message_max_bytes=largest),
         solo_config=config.solo_producer_config(settings, message_max_bytes=largest),
         deliver=core.take_reports,
+        producer_factory=lambda properties: confluent_kafka.Producer(properties, logger=librdkafka_log),
     )
     # A client of its own: pollers ask it at each assignment, and must not wait behind anybody else.
     lookup = TopicLookup(make_admin(settings))
@@ -134,30 +134,8 @@ def make_preparer(
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> Callable[[TopicPartition, list[Record]], None]:
-    """What reads our headers from records of our own retry topics, on the poller's thread.
-
-    A wait is never longer than the topic's delay, and from here on it is counted on ``clock``, which is
-    monotonic: a ``wall`` clock (epoch seconds) that jumps can't strand a message.
-    """
-
-    def prepare(name: TopicPartition, records: list[Record]) -> None:
-        delay = topics.delay_of(name.topic)
-        epoch, now = wall(), clock()
-        for record in records:
-            routing = read_routing(record.message.headers(), group=group)
-            if routing is None:
-                continue
-            wait = 0.0
-            if routing.not_before_ms is not None:
-                wait = min(routing.not_before_ms / 1000 - epoch, delay)
-            first = routing.first_failed_at
-            record.attempts = Attempts(
-                before=routing.attempt,
-                due=now + wait if wait > 0 else 0.0,
-                first_failed_at=now - max(0.0, epoch - first) if first is not None else None,
-            )
-
-    return prepare
+    """What reads our headers from records of our own retry topics, on the poller's thread."""
+    return RetryWait(topics.delay_of, group, clock=clock, wall=wall)
 
 
 def make_poller(
