@@ -381,7 +381,7 @@ class Run:
             halt.note,
             extra={"kind": "halted", "error_class": halt.failure.error_class},
         )
-        self._end.because(f"fatal error at {where}: {halt.note}", FATAL)
+        self._end.because(f"stopped at {where}: {halt.note}", FATAL)
 
     def _look_for_failures(self, parts: Parts) -> None:
         if parts.core.outcome.failure is not None:
@@ -500,6 +500,7 @@ class Run:
             and core.outcome.failure is None
             and not self._stop_now
             and time.monotonic() < deadline
+            and not _only_stuck(parts)
         ):
             if core.outcome.halted is not None and not self._end.exit_code:
                 self._halted(core.outcome.halted)
@@ -566,6 +567,16 @@ class Run:
             status.held_seconds,
             max(intake.peak_messages for intake in status.intakes),
         )
+
+
+def _only_stuck(parts: Parts) -> bool:
+    """Nothing is left to wait for but handlers that were given up: they do not come back."""
+    running = [each for runner in parts.core.runners for each in runner.running()]
+    return (
+        bool(running)
+        and all(each.given_up for each in running)
+        and not any(part.routing for part in parts.engine.parts.values())
+    )
 
 
 def _shown(running: Running) -> str:
