@@ -56,6 +56,7 @@ setups = st.builds(
     high_bytes=st.sampled_from([1_000, 20_000]),
     gap_limit=st.sampled_from([6, 20_000]),
     commit_interval=st.sampled_from([0.0, 1.0]),
+    max_messages=st.sampled_from([None, None, None, 5, 40]),
 )
 
 
