@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,6 +14,7 @@ from streamloop.engine.engine import Engine, EngineConfig
 from streamloop.engine.gate import Capacity
 from streamloop.engine.lanes import Ordering
 from streamloop.kafka import config
+from streamloop.kafka.client_log import librdkafka_log
 from streamloop.kafka.poller import Poller, PollerOptions
 from streamloop.kafka.positions import StartPolicy, TopicLookup
 from streamloop.kafka.publisher import Publisher
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 PRODUCER_ROOM: int = 1024 * 1024
 """Bytes that our Producers allow above the largest target's limit, so that the broker decides what fits."""
-
-librdkafka_log = logging.getLogger("streamloop.librdkafka")
 
 
 @dataclass(slots=True)
