@@ -139,14 +139,15 @@ class Engine:
         out: list[Effect] = []
         self._out = out
         take = self._take
+        event = None
         for event in events:
             take[type(event)](event)
         if self._timers and self._timers[0][0] <= self.now:
             self._fire()
         if self._touched:
             self._settle()
-        self._watch.look()
-        if not self.draining:
+        self._watch.look(happened=event is not None)
+        if not self.draining and self._may_start():
             for consumer in self.consumers:
                 if consumer.due or consumer.turns:
                     self._dispatcher.hand_out(consumer)
@@ -158,6 +159,11 @@ class Engine:
             self.bounds.quiet()
         self.bounds.look()
         return out
+
+    def _may_start(self) -> bool:
+        """No poller stands still. When one does, the ticks of the run look again."""
+        now = self.now
+        return all(now <= intake.capacity.start_until for intake in self.intakes)
 
     def next_due(self) -> float | None:
         """When the next step is due though nothing happens (engine clock), or None."""
