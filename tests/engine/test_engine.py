@@ -570,3 +570,19 @@ def test_the_largest_offsets_are_committed() -> None:
     again.assign(offset=commit.offset, metadata=commit.metadata)
     again.fetch(keys=[None] * 6)
     assert offsets(again.ready) == [last, last + 5]
+
+
+# ------------------------------------------------------------------------------- a poller that stood still
+
+
+def test_R15_a_retry_that_becomes_due_while_the_poller_stands_still_waits_too() -> None:
+    shell = Shell()
+    shell.assign()
+    (record,) = shell.fetch()
+    shell.fail(record)
+    shell.capacity().start_until = shell.now
+    shell.wait(5)
+    assert shell.ready == []
+    shell.capacity().start_until = shell.now + 10
+    shell.step()
+    assert shell.ready == [record]
