@@ -2,7 +2,8 @@
 
 - The committable offset never passes an offset that was received and is not ACKED.
 - No offset is acknowledged by an older epoch.
-- Nothing is dispatched twice while it is out, nothing before it is due, nothing while an operator holds it.
+- Nothing is dispatched twice while it is out, nothing before it is due, nothing while an operator holds it,
+  nothing after a poller stood still.
 - Order holds within a lane, and no lane starts beside a handler of an older epoch.
 - What is buffered never exceeds the watermark by more than one fetch; capacity is what is not acknowledged,
   at every step, and zero at the end.
@@ -129,6 +130,10 @@ class EngineMachine(RuleBasedStateMachine):
     def operator(self, name: TopicPartition, held: bool) -> None:
         self.world.operator(name, held=held)
 
+    @rule(index=st.integers(0, 1), over=st.booleans())
+    def stall(self, index: int, over: bool) -> None:
+        self.world.stall(index, over=over)
+
     # ---- handlers
 
     @rule(run=runs, most=st.integers(1, 12), outcomes=st.lists(failures, max_size=8))
@@ -249,6 +254,8 @@ def turn(world: World, chance: random.Random) -> None:
 
 def mend(world: World, chance: random.Random) -> None:
     """What keeps partitions from flowing for long is over."""
+    for index in (0, 1):
+        world.stall(index, over=True)
     for name in ALL:
         if name in world.lives and world.lives[name].revoking:
             world.close(name, lost=False)
@@ -277,6 +284,8 @@ ACTS: dict[str, tuple[int, Callable[[World, random.Random], None]]] = {
     "confirm": (10, lambda w, c: w.publish(c.randrange(50), "confirm")),
     "block": (3, lambda w, c: w.publish(c.randrange(50), c.choice(("block", "unblock")))),
     "commit": (8, lambda w, c: w.commit(c.choice(ALL), applied=c.random() < 0.8, answered=c.random() < 0.7)),
+    "stall": (1, lambda w, c: w.stall(c.randrange(2), over=False)),
+    "turn again": (2, lambda w, c: w.stall(c.randrange(2), over=True)),
     "operator": (2, lambda w, c: w.operator(c.choice(ALL), held=c.random() < 0.4)),
     "assign": (6, each(World.assign)),
     "revoke": (2, each(World.revoke)),

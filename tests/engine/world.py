@@ -7,6 +7,7 @@ well: then all there is must be acknowledged in the end, or something was lost o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -266,6 +267,13 @@ class World:
             del self.commits[name]
             self.pending.append(ev.Committed(name, commit.epoch, commit.offset, commit.version))
 
+    def stall(self, index: int, *, over: bool) -> None:
+        """A poller stands still: others may have its partitions. Or its callbacks have run again."""
+        self.capacities[index].start_until = math.inf if over else self.now - 1.0
+
+    def stalled(self) -> bool:
+        return any(capacity.start_until < self.now for capacity in self.capacities)
+
     def operator(self, name: TopicPartition, *, held: bool) -> None:
         life = self.lives.get(name)
         if life is not None:
@@ -281,6 +289,7 @@ class World:
             self.pending.append(ev.Unstarted([record]))
             return
         assert not self.of[record][0].told, f"{record} starts though its partition is about to leave"
+        assert record.part.intake.capacity.start_until >= self.now, f"{record} starts after a stall"
         lane = self.lane(record)
         if lane is not None:
             for other in self.running:
@@ -415,6 +424,7 @@ class World:
         self.commits[life.name] = (commit, frozenset(life.acked))
 
     def _dispatched(self, records: list[Record]) -> None:
+        assert not self.stalled(), f"{records} are dispatched though a poller stands still"
         out = set(self.ready) | set(self.running)
         assert len(set(records)) == len(records)
         for record in records:
@@ -496,6 +506,8 @@ class World:
             return  # what has failed already is to be shown
         if self.engine.halted:
             self.crash()
+        for index in range(len(self.capacities)):
+            self.stall(index, over=True)
         self.deliver()
         for _ in range(300):
             for name in self.logs:
