@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import confluent_kafka
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from streamloop.engine.record import Record
     from streamloop.lifecycle import Bounds
     from streamloop.routing import Topics
+    from streamloop.settings import Settings
 
+LONGEST_STALL: Final = 10.0
+"""Seconds without a turn of a poller after which nothing is taken for granted, whatever the session."""
 PRODUCER_ROOM: int = 1024 * 1024
 """Bytes that our Producers allow above the largest target's limit, so that the broker decides what fits."""
 
@@ -136,6 +139,16 @@ def make_preparer(
     return RetryWait(topics.delay_of, group, clock=clock, wall=wall)
 
 
+def stall_after(settings: Settings) -> float:
+    """Seconds without a turn of a poller after which the group may have gone on without this member.
+
+    Half the session time-out. With group.protocol=consumer the brokers decide that one (45 s unless they were
+    told otherwise), and it is at most 10 s.
+    """
+    session = settings.kafka_property("consumer", "session.timeout.ms")
+    return LONGEST_STALL if session is None else min(LONGEST_STALL, float(session) / 1000 / 2)
+
+
 def make_poller(
     assembly: Assembly,
     topics: Topics,
@@ -175,6 +188,7 @@ def make_poller(
             policy=policy,
             dwell=settings.dwell,
             revoke_wait=settings.revoke_wait,
+            stall_after=stall_after(settings),
         ),
         make_consumer=make,
         lookup=lookup,

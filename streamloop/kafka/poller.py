@@ -19,6 +19,7 @@ two requests that were sent after that heartbeat on the same connection.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -120,7 +121,7 @@ class Poller:
         self.waiting = False
         """It is full and waits to be woken."""
         self.stalled = False
-        """The group may have gone on without this member: nothing may start. See may_start()."""
+        """The group may have gone on without this member: nothing may start (Capacity.start_until)."""
         self.failure: BaseException | None = None
         """What the thread ended of."""
         self.protocol: GroupProtocol | None = None
@@ -198,7 +199,7 @@ class Poller:
 
     def may_start(self, now: float) -> bool:
         """Whether a handler may start: not when this thread stands still, nor while it looks into that."""
-        return not self.stalled and now - self.last_turn <= self._options.stall_after
+        return now <= self._capacity.start_until
 
     def status(self) -> PollerStatus:
         """What it does now."""
@@ -276,6 +277,7 @@ class Poller:
         if now - self.last_turn > self._options.stall_after and self._slots.by_name:
             self._suspect(now - self.last_turn)
         self.last_turn = now
+        self._allow_starts(now)
         self.stats.turns += 1
         self._carry_out()
         if self._closing:
@@ -398,8 +400,14 @@ class Poller:
 
     # --------------------------------------------------------------------------------------- after a stall
 
+    def _allow_starts(self, now: float) -> None:
+        """This thread runs: handlers may start until it has stood still for too long."""
+        if not self.stalled:
+            self._capacity.start_until = now + self._options.stall_after
+
     def _suspect(self, stood: float) -> None:
         self.stalled = True
+        self._capacity.start_until = -math.inf
         self.stats.stalls += 1
         self._proofs = 0
         self._slots.stopped = True
@@ -567,6 +575,10 @@ class Poller:
 
     def touch(self) -> None:
         """A callback runs: this thread is alive."""
-        self.last_turn = self._clock()
+        now = self._clock()
+        if now - self.last_turn <= self._options.stall_after:
+            # Otherwise this may be the first callback after a stall, and the loss comes with a later one.
+            self._allow_starts(now)
+        self.last_turn = now
         if self._rebalance.assigned:
             self._events.detail = ""
