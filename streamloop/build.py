@@ -80,6 +80,7 @@ def build_engine(assembly: Assembly, topics: Topics, bounds: Bounds) -> tuple[En
         EngineConfig(
             consumers=[consumer_spec(build) for build in assembly.consumers],
             role_of=topics.role,
+            group=settings.group,
             commit_interval=settings.commit_interval,
             gap_limit=settings.gap_limit,
             lane_limit=settings.lane_limit,

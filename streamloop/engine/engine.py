@@ -28,7 +28,7 @@ from streamloop.engine.consumer import ConsumerSpec, ConsumerState, Intake
 from streamloop.engine.dispatch import Dispatcher
 from streamloop.engine.events import EXPECTED, Reason
 from streamloop.engine.ledger import Ledger
-from streamloop.engine.metadata import Identity, Ignored, decode
+from streamloop.engine.metadata import UNKNOWN, Identity, Ignored, decode
 from streamloop.engine.partition import Hold, Partition
 from streamloop.engine.recovery import Recovery
 from streamloop.engine.states import Happened, State, after
@@ -65,6 +65,7 @@ class EngineConfig:
 
     consumers: Sequence[ConsumerSpec]
     role_of: Callable[[str], Role]
+    group: str = UNKNOWN
     commit_interval: float = 1.0
     gap_limit: int = 20_000
     lane_limit: int = 1_000
@@ -234,7 +235,7 @@ class Engine:
         if old is not None:
             # The poller always closes an epoch before it opens the next; this is the belt to that brace.
             self._end(old)
-        identity = Identity(event.cluster_id, event.topic_id)
+        identity = Identity(event.cluster_id, event.topic_id, self.config.group)
         known = decode(event.metadata, identity, event.offset) if event.committed else None
         if isinstance(known, Ignored):
             self.emit(

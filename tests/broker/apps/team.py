@@ -361,7 +361,7 @@ class Team:
         """What the metadata of this group's commits belongs to."""
         cluster = self.kafka.admin.describe_cluster().result(10).cluster_id
         described = self.kafka.admin.describe_topics(TopicCollection([topic]))[topic].result(10)
-        return Identity(cluster, str(described.topic_id))
+        return Identity(cluster, str(described.topic_id), self.group)
 
     def await_lag_0(self, topic: str, timeout: float = 30.0) -> None:
         """Wait until all of the topic is committed."""
