@@ -316,10 +316,16 @@ class Team:
 
     def send(self, topic: str, works: Iterable[Work], partition: int | None = None) -> None:
         """Produce messages; the number is the key."""
-        self.kafka.produce(
-            topic,
-            [Record(json.dumps(vars(each)).encode(), b"%d" % each.id, partition=partition) for each in works],
-        )
+        records = [
+            Record(json.dumps(vars(each)).encode(), b"%d" % each.id, partition=partition) for each in works
+        ]
+        try:
+            self.kafka.produce(topic, records)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._UNKNOWN_PARTITION:
+                raise
+            # The partition is younger than what the producer knows; the next call makes a new one.
+            self.kafka.produce(topic, records)
 
     def open(self, gate: str) -> None:
         """Let messages pass that wait at this gate."""
