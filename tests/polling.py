@@ -168,7 +168,7 @@ class Driver:
 
     def epoch(self, name: TopicPartition) -> int:
         """The newest epoch of a partition."""
-        return max(event.epoch for event in self.of(ev.Assigned) if event.partition == name)
+        return max(int(event.epoch) for event in self.of(ev.Assigned) if event.partition == name)
 
     def assigned(self) -> set[TopicPartition]:
         """The partitions with an open epoch."""

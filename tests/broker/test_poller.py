@@ -284,15 +284,15 @@ def test_after_a_seek_the_next_thing_fetched_is_the_wanted_offset(
         driver.await_offset(tp, wait_for)
         before = len(driver.events)
         driver.poller.command([ev.Seek(0, tp, driver.epoch(tp), offset, token)])
-        sought = wait_until(
-            lambda token=token: [e for e in driver.of(ev.Sought) if e.token == token], message="the seek"
-        )[0]
-        at = driver.events.index(sought, before)
-        wait_until(
-            lambda at=at: [e for e in driver.events[at:] if isinstance(e, ev.Fetched)], message="a fetch"
-        )
-        following = next(e for e in driver.events[at:] if isinstance(e, ev.Fetched))
-        assert following.records[0].offset == offset
+        said = ev.Sought(tp, driver.epoch(tp), token)
+        wait_until(lambda said=said: said in driver.events, message="the seek")  # type: ignore[misc]
+        at = driver.events.index(said, before)
+        wait_until(lambda at=at: _fetches(driver, at), message="a fetch")  # type: ignore[misc]
+        assert _fetches(driver, at)[0].records[0].offset == offset
+
+
+def _fetches(driver: Driver, after: int) -> list[ev.Fetched]:
+    return [event for event in driver.events[after:] if isinstance(event, ev.Fetched)]
 
 
 @pytest.mark.parametrize(
