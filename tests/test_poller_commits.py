@@ -7,7 +7,7 @@ import pytest
 
 from streamloop.engine import events as ev
 from streamloop.engine.events import Reason, TopicPartition
-from tests.fake_consumer import Bench
+from tests.fake_consumer import P0, P1, Bench, commit
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ class Poller:
         self._full_since: float | None = None
         self._proofs = 0
         self._commits = CommitBook(jitter)
-        self._slots = Slots(name, self.emit, self._commits)
+        self._slots = Slots(name, self.emit, self._commits, clock)
         self._starts = Starts(
             self._slots,
             intake=intake,
@@ -333,18 +333,24 @@ class Poller:
             messages = [message]
             if most > 1:
                 messages += consumer.consume(most - 1, 0)
-        self._fetching.take(messages)
+        stood = self._clock() - now
+        if stood > self._options.stall_after:
+            self._suspect(stood)
+            self._drop(messages)
+        else:
+            self._fetching.take(messages)
 
     def _has_room(self, now: float) -> bool:
         """Enough is free after it was full; or some, and it has waited long enough."""
         capacity = self._capacity
+        if capacity.room() <= 0:
+            return False
         if (
             capacity.messages <= capacity.high_messages - capacity.high_messages // ENOUGH
             and capacity.bytes <= capacity.high_bytes - capacity.high_bytes // ENOUGH
         ):
             return True
-        since = self._full_since
-        return capacity.room() > 0 and since is not None and now - since >= ENOUGH_WAIT
+        return self._full_since is not None and now - self._full_since >= ENOUGH_WAIT
 
     def _await_room(self, now: float) -> None:
         """Full: wait on the event, not in librdkafka; after the dwell hold everything."""
@@ -437,11 +443,16 @@ class Poller:
             self._slots.unsettled = True
 
     def _drop_events(self) -> None:
-        """Run the callbacks. What was prefetched is dropped: it is fetched again, or by its new owner."""
+        """Run the callbacks."""
         for _ in range(BURST):
             message = self._consumer.poll(0)
             if message is None:
                 return
+            self._drop([message])
+
+    def _drop(self, messages: Sequence[Any]) -> None:
+        """These may be stale: they are fetched again, or by their new owner."""
+        for message in messages:
             if message.error() is not None and message.error().code() != PARTITION_EOF:
                 self._events.take(message)
                 continue
