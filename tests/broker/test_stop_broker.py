@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
-
-from confluent_kafka import KafkaException
 
 from streamloop import Message  # noqa: TC001 - handlers' annotations are resolved
 from tests.broker.loops.inprocess import Running, loop_on
-from tests.broker.loops.processes import READY, logged, orders, start_service
+from tests.broker.loops.processes import READY, committed_after_restart, logged, orders, start_service
 from tests.realkafka.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -40,7 +37,7 @@ def test_H5_without_a_broker_it_waits_says_so_and_works_when_the_broker_comes(
 
     kafka.restart(node)
     member.wait_for_line(READY, timeout=60)
-    wait_until(partial(all_committed, kafka, group, source), 60, "both to be acknowledged")
+    wait_until(lambda: committed_after_restart(kafka, group, source) == {0: 2}, 60, "both to be acknowledged")
     member.terminate()
     assert member.wait(60) == 0
 
@@ -124,12 +121,4 @@ def test_H1_a_broker_that_is_gone_when_it_stops_does_not_keep_the_process(
     kafka.restart(node)
     again = start("consumer", "--until-end")
     assert again.wait(90) == 0
-    wait_until(partial(all_committed, kafka, groups["consumer"], source), 30, "the commit")
-
-
-def all_committed(kafka: KafkaCluster, group: str, source: str) -> bool:
-    """The coordinator of a broker that was killed takes its time."""
-    try:
-        return kafka.committed_offsets(group, source) == {0: 2}
-    except KafkaException:
-        return False
+    assert committed_after_restart(kafka, groups["consumer"], source) == {0: 2}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka import KafkaException
+
 from tests.realkafka.client import Record
+from tests.realkafka.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,3 +65,18 @@ def logged(member: Member, kind: str) -> list[dict[str, Any]]:
             if record.get("kind") == kind:
                 found.append(record)
     return found
+
+
+def committed_after_restart(cluster: KafkaCluster, group: str, topic: str) -> dict[int, int]:
+    """What a group has committed, asked of a broker whose coordinator takes its time to come back."""
+    found: list[dict[int, int]] = []
+
+    def look() -> bool:
+        try:
+            found.append(cluster.committed_offsets(group, topic))
+        except KafkaException:
+            return False
+        return True
+
+    wait_until(look, 60, "the group's coordinator")
+    return found[-1]
