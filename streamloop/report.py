@@ -37,8 +37,8 @@ def health_of(run: Run) -> Health:
     """Whether the run is alive and ready, and why not."""
     reasons: list[str] = []
     live = True
-    now = time.monotonic()
     parts = run.parts
+    now = time.monotonic() if parts is None else parts.core.clock()
     watchdog = run.watchdog
     if parts is not None and watchdog is not None:
         if watchdog.blocked_by:
@@ -70,7 +70,7 @@ def status_of(run: Run) -> LoopStatus | None:
     parts = run.parts
     if parts is None:
         return None
-    now = time.monotonic()
+    now = parts.core.clock()
     settings = run.settings
     engine = parts.engine
     partitions = tuple(_partition(part, now) for part in list(engine.parts.values()))
@@ -101,7 +101,7 @@ def status_of(run: Run) -> LoopStatus | None:
         group=settings.group,
         member=settings.member,
         state=run.phase.value,
-        uptime=now - run.started_at,
+        uptime=max(0.0, time.monotonic() - run.started_at),
         intakes=intakes,
         consumers=consumers,
         partitions=partitions,
@@ -207,7 +207,7 @@ def metrics_of(run: Run) -> Samples:
     parts = run.parts
     if parts is None:
         return {}
-    now = time.monotonic()
+    now = parts.core.clock()
     samples: Samples = {}
     group = ("group", run.settings.group)
 
