@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from typing_extensions import TypeVar
 
+from streamloop.blocking import run_blocking
 from streamloop.declare import Declaration, HandlerBuild, Middleware, build_handler, declare
 from streamloop.engine.retry import ErrorRules
 from streamloop.errors import ConfigurationError, StreamLoopError
-from streamloop.lifecycle import Bounds, Run, RunResult, run_blocking
+from streamloop.lifecycle import Bounds, Run, RunResult
 from streamloop.preflight import CheckReport, check_loop
 from streamloop.settings import ConsumerSettings, Loaded, Settings
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import confluent_kafka
 
@@ -14,14 +13,14 @@ from streamloop.engine.consumer import ConsumerSpec
 from streamloop.engine.engine import Engine, EngineConfig
 from streamloop.engine.gate import Capacity
 from streamloop.engine.lanes import Ordering
-from streamloop.engine.record import Attempts
 from streamloop.engine.retry import name_of_class
 from streamloop.errors import DecodeError, PublishError
 from streamloop.kafka import config
-from streamloop.kafka.headers import read_routing
+from streamloop.kafka.client_log import librdkafka_log
 from streamloop.kafka.poller import Poller, PollerOptions
 from streamloop.kafka.positions import StartPolicy, TopicLookup
 from streamloop.kafka.publisher import Publisher
+from streamloop.kafka.retry_wait import RetryWait
 from streamloop.outcomes import Reject, Retry, Unavailable
 from streamloop.preflight import make_admin
 from streamloop.runners.base import HandlerTimeout
@@ -35,14 +34,15 @@ if TYPE_CHECKING:
     from streamloop.engine.record import Record
     from streamloop.lifecycle import Bounds
     from streamloop.routing import Topics
+    from streamloop.settings import Settings
 
+LONGEST_STALL: Final = 10.0
+"""Seconds without a turn of a poller after which nothing is taken for granted, whatever the session."""
 PRODUCER_ROOM: int = 1024 * 1024
 """Bytes that our Producers allow above the largest target's limit, so that the broker decides what fits."""
 
 OWN_ERRORS = (DecodeError, HandlerTimeout, PublishError, Reject, Retry, Unavailable)
 """Errors of ours that any handler may fail with: they are counted from the beginning, at 0."""
-
-librdkafka_log = logging.getLogger("streamloop.librdkafka")
 
 
 @dataclass(slots=True)
@@ -92,6 +92,7 @@ def build_engine(assembly: Assembly, topics: Topics, bounds: Bounds) -> tuple[En
         EngineConfig(
             consumers=[consumer_spec(build, topics) for build in assembly.consumers],
             role_of=topics.role,
+            group=settings.group,
             commit_interval=settings.commit_interval,
             gap_limit=settings.gap_limit,
             lane_limit=settings.lane_limit,
@@ -129,6 +130,7 @@ def build_parts(
         config.producer_config(settings, message_max_bytes=largest),
         solo_config=config.solo_producer_config(settings, message_max_bytes=largest),
         deliver=core.take_reports,
+        producer_factory=lambda properties: confluent_kafka.Producer(properties, logger=librdkafka_log),
     )
     # A client of its own: pollers ask it at each assignment, and must not wait behind anybody else.
     lookup = TopicLookup(make_admin(settings))
@@ -147,30 +149,18 @@ def make_preparer(
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> Callable[[TopicPartition, list[Record]], None]:
-    """What reads our headers from records of our own retry topics, on the poller's thread.
+    """What reads our headers from records of our own retry topics, on the poller's thread."""
+    return RetryWait(topics.delay_of, group, clock=clock, wall=wall)
 
-    A wait is never longer than the topic's delay, and from here on it is counted on ``clock``, which is
-    monotonic: a ``wall`` clock (epoch seconds) that jumps can't strand a message.
+
+def stall_after(settings: Settings) -> float:
+    """Seconds without a turn of a poller after which the group may have gone on without this member.
+
+    Half the session time-out. With group.protocol=consumer the brokers decide that one (45 s unless they were
+    told otherwise), and it is at most 10 s.
     """
-
-    def prepare(name: TopicPartition, records: list[Record]) -> None:
-        delay = topics.delay_of(name.topic)
-        epoch, now = wall(), clock()
-        for record in records:
-            routing = read_routing(record.message.headers(), group=group)
-            if routing is None:
-                continue
-            wait = 0.0
-            if routing.not_before_ms is not None:
-                wait = min(routing.not_before_ms / 1000 - epoch, delay)
-            first = routing.first_failed_at
-            record.attempts = Attempts(
-                before=routing.attempt,
-                due=now + wait if wait > 0 else 0.0,
-                first_failed_at=now - max(0.0, epoch - first) if first is not None else None,
-            )
-
-    return prepare
+    session = settings.kafka_property("consumer", "session.timeout.ms")
+    return LONGEST_STALL if session is None else min(LONGEST_STALL, float(session) / 1000 / 2)
 
 
 def make_poller(
@@ -212,6 +202,7 @@ def make_poller(
             policy=policy,
             dwell=settings.dwell,
             revoke_wait=settings.revoke_wait,
+            stall_after=stall_after(settings),
         ),
         make_consumer=make,
         lookup=lookup,

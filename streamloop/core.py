@@ -399,7 +399,7 @@ class Core:
                 self._router.forget(report.id)
                 events.append(ev.Published(record))
             case ReportKind.BLOCKED:
-                events.append(ev.PublishBlocked(record, report.reason))
+                events.append(ev.PublishBlocked(record, f"{report.topic} takes nothing now: {report.reason}"))
             case ReportKind.UNBLOCKED:
                 events.append(ev.PublishUnblocked(record))
             case ReportKind.TOO_LARGE | ReportKind.REFUSED:

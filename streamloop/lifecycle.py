@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import threading
 import time
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ from streamloop.ops.operations import Operations
 from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
 from streamloop.report import health_of, metrics_of, status_of
 from streamloop.runners.threads import in_daemon_thread
-from streamloop.watchdog import Watchdog
+from streamloop.watchdog import Watchdog, leave_process
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -424,7 +423,7 @@ class Run:
             halt.note,
             extra={"kind": "halted", "error_class": halt.failure.error_class},
         )
-        self._end.because(f"fatal error at {where}: {halt.note}", FATAL)
+        self._end.because(f"stopped at {where}: {halt.note}", FATAL)
 
     def _look_for_failures(self, parts: Parts) -> None:
         if parts.core.outcome.failure is not None:
@@ -516,7 +515,15 @@ class Run:
                     if name.topic == topic
                 ]
             )
-        log.info("topic %s: %s", topic, kind.value, extra={"kind": "topic_change", "topic": topic})
+        if kind is Change.GONE:
+            log.warning(
+                "topic %s does not exist any more: what is to be read from it or written to it waits until "
+                "it is there again",
+                topic,
+                extra={"kind": "topic_change", "topic": topic},
+            )
+        else:
+            log.info("topic %s: %s", topic, kind.value, extra={"kind": "topic_change", "topic": topic})
 
     # -------------------------------------------------------------------------------------------- the end
 
@@ -543,6 +550,7 @@ class Run:
             and core.outcome.failure is None
             and not self._stop_now
             and time.monotonic() < deadline
+            and not _only_stuck(parts)
         ):
             if core.outcome.halted is not None and not self._end.exit_code:
                 self._halted(core.outcome.halted)
@@ -557,7 +565,12 @@ class Run:
         core = parts.core
         self.drain_timeouts += not self._stop_now
         waited = "a second signal came" if self._stop_now else f"{self.settings.drain_timeout:g} s are over"
-        self._end.because(f"the drain was cut short: {waited}", DRAIN_TIMED_OUT)
+        unwritten = "".join(
+            f"; {each.waiting} records could not be written to {each.topic} ({each.reason}): their messages "
+            "are not acknowledged and come again"
+            for each in parts.publisher.blocked
+        )
+        self._end.because(f"the drain was cut short: {waited}{unwritten}", DRAIN_TIMED_OUT)
         for runner in core.runners:
             runner.stop()
         grace = time.monotonic() + (0.0 if self._stop_now else CANCEL_GRACE)
@@ -612,70 +625,16 @@ class Run:
         )
 
 
+def _only_stuck(parts: Parts) -> bool:
+    """Nothing is left to wait for but handlers that were given up: they do not come back."""
+    running = [each for runner in parts.core.runners for each in runner.running()]
+    return (
+        bool(running)
+        and all(each.given_up for each in running)
+        and not any(part.routing for part in parts.engine.parts.values())
+    )
+
+
 def _shown(running: Running) -> str:
     name = running.record.part.name
     return f"{running.consumer} ({name.topic}/{name.partition}/{running.record.offset})"
-
-
-def leave_process(code: int) -> None:
-    """End the process from a thread that is not stuck: flush the logs, bounded, and leave."""
-    from streamloop.cli.main import leave
-
-    leave(code)
-
-
-# ------------------------------------------------------------------------------------------- blocking runs
-
-
-def run_blocking(run: Run, *, handle_signals: bool) -> RunResult:
-    """Run on an event loop of its own, in this thread, with signals when this is the main thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        pass
-    else:
-        raise StreamLoopError("loop.run() was called in a running event loop: await loop.run_async() there")
-    loop = asyncio.new_event_loop()
-    restore: list[tuple[int, Any]] = []
-    if handle_signals and threading.current_thread() is threading.main_thread():
-        restore = _take_signals(run)
-    try:
-        asyncio.set_event_loop(loop)
-        return loop.run_until_complete(run.main())
-    finally:
-        for number, former in restore:
-            signal.signal(number, former)
-        _close_loop(loop)
-
-
-def _take_signals(run: Run) -> list[tuple[int, Any]]:
-    """SIGTERM and SIGINT drain; a second one stops at once, also when the event loop is blocked."""
-    seen = 0
-
-    def take(number: int, _frame: object) -> None:
-        nonlocal seen
-        seen += 1
-        name = signal.Signals(number).name
-        if seen == 1:
-            run.stop(f"{name} received")
-            return
-        run.stop(f"{name} received", at_once=True)
-        if run.ends_process:
-            log.warning("a second signal: stopping at once")
-            leave_process(DRAIN_TIMED_OUT)
-
-    return [(number, signal.signal(number, take)) for number in (signal.SIGTERM, signal.SIGINT)]
-
-
-def _close_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """End what is left, bounded: a handler that swallows its cancellation can't keep the program."""
-    try:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=1.0))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        asyncio.set_event_loop(None)
-        loop.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from streamloop.codecs import encode
 from streamloop.errors import StreamLoopError
@@ -68,6 +68,13 @@ class Host(Protocol):
     def routing(self, raw: RawMessage) -> Routing | None: ...
 
 
+class _Unread:
+    """Stands for what was not read yet."""
+
+
+_UNREAD: Final = _Unread()
+
+
 class Message:
     """One message, as its handler sees it."""
 
@@ -89,11 +96,18 @@ class Message:
     def __init__(self, record: Record, host: Host, deadline: float) -> None:
         self._raw: RawMessage = record.message
         self._host = host
-        self._routing: Routing | None = host.routing(self._raw)
+        self._routing: Routing | _Unread | None = _UNREAD
         self._on_success: list[Outgoing] | None = None
         self._cancelled: threading.Event | None = None
         self.attempt = record.attempt
         self.deadline = deadline
+
+    @property
+    def _past(self) -> Routing | None:
+        """What its headers say of its past. Read when it is asked for: most handlers don't."""
+        if isinstance(self._routing, _Unread):
+            self._routing = self._host.routing(self._raw)
+        return self._routing
 
     @property
     def delivery(self) -> Delivery:
@@ -107,24 +121,23 @@ class Message:
     @property
     def topic(self) -> str:
         """The original's topic."""
-        return self._raw.topic() or "" if self._routing is None else self._routing.original_topic
+        return self._past.original_topic if self._past is not None else self._raw.topic() or ""
 
     @property
     def partition(self) -> int:
         """The original's partition."""
-        return self._raw.partition() or 0 if self._routing is None else self._routing.original_partition
+        return self._past.original_partition if self._past is not None else self._raw.partition() or 0
 
     @property
     def offset(self) -> int:
         """The original's offset."""
-        return self._raw.offset() or 0 if self._routing is None else self._routing.original_offset
+        return self._past.original_offset if self._past is not None else self._raw.offset() or 0
 
     @property
     def timestamp(self) -> int | None:
         """The original's timestamp in epoch ms, or None when it has none."""
-        if self._routing is not None:
-            return self._routing.original_timestamp
-        return self.delivery.timestamp
+        past = self._past
+        return past.original_timestamp if past is not None else self.delivery.timestamp
 
     @property
     def group(self) -> str:

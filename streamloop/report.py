@@ -6,6 +6,7 @@ several may be a few milliseconds apart.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 from streamloop.engine.states import State
@@ -83,7 +84,7 @@ def status_of(run: Run) -> LoopStatus | None:
         group=settings.group,
         member=settings.member,
         state=run.phase.value,
-        uptime=run.wall() - run.began_at,
+        uptime=max(0.0, time.monotonic() - run.started_at),
         intakes=intakes,
         consumers=consumers,
         partitions=partitions,

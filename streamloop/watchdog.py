@@ -133,3 +133,10 @@ def _can_dump() -> bool:
     except (AttributeError, OSError, ValueError):
         return False
     return True
+
+
+def leave_process(code: int) -> None:
+    """End the process from a thread that is not stuck: flush the logs, bounded, and leave."""
+    from streamloop.cli.main import leave
+
+    leave(code)

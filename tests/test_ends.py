@@ -53,7 +53,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.slots = Slots("source", lambda _event: None, CommitBook())
+        self.slots = Slots("source", lambda _event: None, CommitBook(), lambda: self.now)
         self.stamps: dict[TopicPartition, int] = {}
         self.ends = Ends(self.slots, self.stamps, clock=lambda: self.now)
         self.lookup = Lookup()

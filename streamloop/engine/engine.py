@@ -28,7 +28,7 @@ from streamloop.engine.consumer import ConsumerSpec, ConsumerState, Intake
 from streamloop.engine.dispatch import Dispatcher
 from streamloop.engine.events import EXPECTED, Reason
 from streamloop.engine.ledger import Ledger
-from streamloop.engine.metadata import Identity, Ignored, decode
+from streamloop.engine.metadata import UNKNOWN, Identity, Ignored, decode
 from streamloop.engine.partition import Hold, Partition
 from streamloop.engine.recovery import Recovery
 from streamloop.engine.states import Happened, State, after
@@ -65,6 +65,7 @@ class EngineConfig:
 
     consumers: Sequence[ConsumerSpec]
     role_of: Callable[[str], Role]
+    group: str = UNKNOWN
     commit_interval: float = 1.0
     gap_limit: int = 20_000
     lane_limit: int = 1_000
@@ -139,14 +140,15 @@ class Engine:
         out: list[Effect] = []
         self._out = out
         take = self._take
+        event = None
         for event in events:
             take[type(event)](event)
         if self._timers and self._timers[0][0] <= self.now:
             self._fire()
         if self._touched:
             self._settle()
-        self._watch.look()
-        if not self.draining:
+        self._watch.look(happened=event is not None)
+        if not self.draining and self._may_start():
             for consumer in self.consumers:
                 if consumer.due or consumer.turns:
                     self._dispatcher.hand_out(consumer)
@@ -158,6 +160,11 @@ class Engine:
             self.bounds.quiet()
         self.bounds.look()
         return out
+
+    def _may_start(self) -> bool:
+        """No poller stands still. When one does, the ticks of the run look again."""
+        now = self.now
+        return all(now <= intake.capacity.start_until for intake in self.intakes)
 
     def next_due(self) -> float | None:
         """When the next step is due though nothing happens (engine clock), or None."""
@@ -228,7 +235,7 @@ class Engine:
         if old is not None:
             # The poller always closes an epoch before it opens the next; this is the belt to that brace.
             self._end(old)
-        identity = Identity(event.cluster_id, event.topic_id)
+        identity = Identity(event.cluster_id, event.topic_id, self.config.group)
         known = decode(event.metadata, identity, event.offset) if event.committed else None
         if isinstance(known, Ignored):
             self.emit(
@@ -259,7 +266,7 @@ class Engine:
     def _revoking(self, event: ev.Revoking) -> None:
         for name, epoch in event.partitions:
             part = self._live(name, epoch)
-            if part is not None:
+            if part is not None and not part.revoking:
                 part.closing = part.revoking = True
                 part.settle_stopped()
                 self.bounds.leaving[part] = None
@@ -285,7 +292,10 @@ class Engine:
                 running.append(record)
                 self._dispatcher.outlived(record)
             elif state is _BACKOFF:
-                intake.backoff.pop(record, None)
+                if record in intake.backoff:
+                    del intake.backoff[record]
+                    # Its timer keeps the record, for up to a day; nothing else has it.
+                    record.message = None
             elif (state is _ROUTING_RETRY or state is _ROUTING_DEAD) and record not in never_sent:
                 self.emit(ev.Unroute(record))
             record.state = after(state, Happened.REVOKE)
@@ -318,8 +328,15 @@ class Engine:
             return
         part = self.parts.get(event.partition)
         if part is None or part.epoch != event.epoch or part.seeking:
-            self._drop(event, part)
+            self._drop(event.partition, records)
+            if part is None or part.epoch != event.epoch:
+                self.late += 1
             return
+        if records[0].offset < part.ledger.position:
+            # Received in this epoch already: to handle it beside itself would break every promise.
+            records = self._drop_received(part, records)
+            if not records:
+                return
         name, first = part.name, records[0].offset
         reached = self._reached.get(name, -1)
         counts = part.counts
@@ -362,16 +379,19 @@ class Engine:
         self.commits.dirty[part] = None
         return fresh
 
-    def _drop(self, event: ev.Fetched, part: Partition | None) -> None:
-        """Records of an ended epoch, or fetched before a seek was carried out: as if never taken."""
-        records = event.records
+    def _drop(self, name: TopicPartition, records: list[Record]) -> None:
+        """As if never taken: records of an ended epoch, or fetched before a seek was carried out."""
         # What reads the topic is known from its last assignment; a replay topic has hop 0 beside the sources.
-        intake = self._intake_of.get(event.partition)
+        intake = self._intake_of.get(name)
         if intake is None:
-            intake = self.intakes[self.config.role_of(event.partition.topic).hop > 0]
+            intake = self.intakes[self.config.role_of(name.topic).hop > 0]
         intake.capacity.released(len(records), sum([record.size for record in records]))
-        if part is None or part.epoch != event.epoch:
-            self.late += 1
+
+    def _drop_received(self, part: Partition, records: list[Record]) -> list[Record]:
+        position = part.ledger.position
+        kept = [record for record in records if record.offset >= position]
+        self._drop(part.name, [record for record in records if record.offset < position])
+        return kept
 
     def _end_of_partition(self, event: ev.EndOfPartition) -> None:
         part = self._live(event.partition, event.epoch)

@@ -267,7 +267,6 @@ class Commit:
     offset: int
     metadata: str
     version: int
-    leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,13 @@
 
 :class:`Capacity` is the only thing, besides a wake-up event and the engine's heartbeat, that the poller's
 thread and the engine's thread share: four counters that only grow, each written by one thread. The free
-capacity is a difference, so that no counter has two writers.
+capacity is a difference, so that no counter has two writers. Beside them the poller says until when handlers
+may start without another word of it.
 """
 
 from __future__ import annotations
+
+import math
 
 from streamloop.engine.events import Reason
 
@@ -35,6 +38,7 @@ class Capacity:
         "peak_messages",
         "released_bytes",
         "released_messages",
+        "start_until",
         "taken_bytes",
         "taken_messages",
     )
@@ -52,6 +56,11 @@ class Capacity:
         self.released_bytes = 0
         self.peak_messages = 0
         self.peak_bytes = 0
+        self.start_until = math.inf
+        """Until when handlers may start (engine clock, seconds). Written by the poller alone, which puts it
+        off with each turn: after a stall the group may have gone on without this member, and what is buffered
+        may be another's. No limit where no poller sets one.
+        """
         self._largest = 0
         self._largest_before = 0
         self._asked = 0

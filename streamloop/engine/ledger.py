@@ -64,11 +64,6 @@ class Ledger:
         """The message that holds the commit position."""
         return self.outstanding[0] if self.outstanding else None
 
-    @property
-    def dirty(self) -> bool:
-        """There is something that the broker has not confirmed."""
-        return self.version != self.confirmed
-
     def receive(self, records: list[Record]) -> list[Record]:
         """Take records (ascending offsets, at or above the position); returns those that are to be handled.
 

@@ -1,22 +1,23 @@
 """The code that carries acknowledged offsets beyond the committed one in a commit's metadata string.
 
 After a crash only what was not acknowledged comes again, because the committed offset's metadata says which
-later offsets are done. It is believed only if it names the same cluster, topic (by id) and committed offset
-as what is seen at the assignment: metadata can be another program's, a newer version's, copied to another
-group or topic, or left from a topic that was deleted and made again. What is not believed is ignored: then
-messages come twice, and none is skipped.
+later offsets are done. It is believed only if it names the same cluster, topic (by id), group and committed
+offset as what is seen at the assignment: metadata can be another program's, a newer version's, copied to
+another group or topic, or left from a topic that was deleted and made again. What is not believed is ignored:
+then messages come twice, and none is skipped.
 
 Form: ``sl1.`` and URL-safe base64 without padding of: kind (1 runs, 2 bitset), cluster id, topic id (each one
-length byte and UTF-8), committed offset (varint), highest leader epoch among the acknowledged records
-(varint, plus one; 0 = unknown), payload, CRC-32 of all before it. At most 4,095 characters: a broker
-refuses 4,096 bytes and more (its default offset.metadata.max.bytes). What does not fit is left out, highest
-first.
+length byte and UTF-8), group (8 bytes of its BLAKE2b hash), committed offset (varint), highest leader epoch
+among the acknowledged records (varint, plus one; 0 = unknown), payload, CRC-32 of all before it. At most
+4,095 characters: a broker refuses 4,096 bytes and more (its default offset.metadata.max.bytes). What does
+not fit is left out, highest first.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,7 @@ _RUNS: Final = 1
 _BITSET: Final = 2
 _MOST_BYTES: Final = (LIMIT - len(PREFIX)) * 3 // 4
 _MAX_OFFSET: Final = 2**63 - 1
+_GROUP_BYTES: Final = 8
 
 Run = tuple[int, int]
 """Acknowledged offsets from the first (included) to the second (excluded)."""
@@ -45,6 +47,8 @@ class Identity:
 
     cluster_id: str = UNKNOWN
     topic_id: str = UNKNOWN
+    group: str = UNKNOWN
+    """The consumer group: what one group has handled means nothing to another that starts at its offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ def encode(identity: Identity, committed: int, leader_epoch: int, runs: Sequence
         return ""
     cluster = _short(identity.cluster_id)
     topic = _short(identity.topic_id)
-    head = cluster + topic + _varint(committed) + _varint(leader_epoch + 1)
+    head = cluster + topic + _hashed(identity.group) + _varint(committed) + _varint(leader_epoch + 1)
     room = _MOST_BYTES - 1 - len(head) - 4
     as_runs, runs_reach = _encode_runs(committed, runs, room)
     as_bits, bits_reach = _encode_bits(committed, runs, room)
@@ -121,6 +125,7 @@ def _decode_body(body: bytes, identity: Identity, committed: int) -> Restored | 
     kind = body[0]
     cluster, at = _read_short(body, 1)
     topic, at = _read_short(body, at)
+    group, at = body[at : at + _GROUP_BYTES], at + _GROUP_BYTES
     offset, at = _read_varint(body, at)
     epoch, at = _read_varint(body, at)
     if cluster != _short(identity.cluster_id)[1:].decode():
@@ -130,6 +135,8 @@ def _decode_body(body: bytes, identity: Identity, committed: int) -> Restored | 
             f"it belongs to the topic with id {topic}, and this one has {identity.topic_id} "
             "(recreated or copied)"
         )
+    if group != _hashed(identity.group):
+        return Ignored(f"it was written by another group than {identity.group} (copied)")
     if offset != committed:
         return Ignored(
             f"it belongs to the committed offset {offset}, and the committed offset is {committed}"
@@ -205,6 +212,10 @@ def _short(text: str) -> bytes:
     raw = text.encode("utf-8", "replace")[:120]
     raw = raw.decode("utf-8", "ignore").encode()
     return bytes((len(raw),)) + raw
+
+
+def _hashed(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=_GROUP_BYTES).digest()
 
 
 def _read_short(body: bytes, at: int) -> tuple[str, int]:

@@ -87,7 +87,8 @@ class Record:
         self.following: Record | None = None
 
     def begin(self, now: float) -> bool:
-        """Claim the record for its handler. False: its partition has left, or is being drained.
+        """Claim the record for its handler. False: its partition has left, is being drained, or may have left
+        because its poller stood still.
 
         Asked right before the handler is called, since between the decision and the start the partition may
         have gone. Nothing else outside the engine changes a record's state.
@@ -96,7 +97,7 @@ class Record:
         if state is not _FETCHED and state is not _BACKOFF:
             return False
         part = self.part
-        if part.closing:
+        if part.closing or now > part.intake.capacity.start_until:
             return False
         self.state = _BEGUN
         self.started = now

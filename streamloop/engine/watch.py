@@ -40,11 +40,11 @@ class Watch:
         """When it wants to look though nothing happens (engine clock), or None."""
         return self._next if self._again else None
 
-    def look(self) -> None:
-        """Check shares, lanes and back-offs, when it is time to."""
+    def look(self, *, happened: bool) -> None:
+        """Check shares, lanes and back-offs, when it is time to; ``happened``: there were events."""
         engine = self._engine
         if engine.now < self._next:
-            self._again = True
+            self._again = self._again or happened
             return
         self._next = engine.now + LOOK_EVERY
         self._again = False

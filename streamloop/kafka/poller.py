@@ -19,6 +19,7 @@ two requests that were sent after that heartbeat on the same connection.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -121,7 +122,7 @@ class Poller:
         self.waiting = False
         """It is full and waits to be woken."""
         self.stalled = False
-        """The group may have gone on without this member: nothing may start. See may_start()."""
+        """The group may have gone on without this member: nothing may start (Capacity.start_until)."""
         self.failure: BaseException | None = None
         """What the thread ended of."""
         self.protocol: GroupProtocol | None = None
@@ -144,7 +145,7 @@ class Poller:
         self._full_since: float | None = None
         self._proofs = 0
         self._commits = CommitBook(jitter)
-        self._slots = Slots(name, self.emit, self._commits)
+        self._slots = Slots(name, self.emit, self._commits, clock)
         self._starts = Starts(
             self._slots,
             intake=intake,
@@ -205,7 +206,7 @@ class Poller:
 
     def may_start(self, now: float) -> bool:
         """Whether a handler may start: not when this thread stands still, nor while it looks into that."""
-        return not self.stalled and now - self.last_turn <= self._options.stall_after
+        return now <= self._capacity.start_until
 
     def status(self) -> PollerStatus:
         """What it does now."""
@@ -283,6 +284,7 @@ class Poller:
         if now - self.last_turn > self._options.stall_after and self._slots.by_name:
             self._suspect(now - self.last_turn)
         self.last_turn = now
+        self._allow_starts(now)
         self.stats.turns += 1
         self._carry_out()
         if self._closing:
@@ -340,21 +342,28 @@ class Poller:
             messages = [message]
             if most > 1:
                 messages += consumer.consume(most - 1, 0)
-        took, before = self._clock() - asked, self._fetching.messages
-        self._fetching.take(messages)
-        if self._fetching.messages > before:
-            self.stats.polls.observe(took)
+        came = self._clock()
+        stood = came - now
+        if stood > self._options.stall_after:
+            self._suspect(stood)
+            self._drop(messages)
+        else:
+            before = self._fetching.messages
+            self._fetching.take(messages)
+            if self._fetching.messages > before:
+                self.stats.polls.observe(came - asked)
 
     def _has_room(self, now: float) -> bool:
         """Enough is free after it was full; or some, and it has waited long enough."""
         capacity = self._capacity
+        if capacity.room() <= 0:
+            return False
         if (
             capacity.messages <= capacity.high_messages - capacity.high_messages // ENOUGH
             and capacity.bytes <= capacity.high_bytes - capacity.high_bytes // ENOUGH
         ):
             return True
-        since = self._full_since
-        return capacity.room() > 0 and since is not None and now - since >= ENOUGH_WAIT
+        return self._full_since is not None and now - self._full_since >= ENOUGH_WAIT
 
     def _await_room(self, now: float) -> None:
         """Full: wait on the event, not in librdkafka; after the dwell hold everything."""
@@ -410,8 +419,14 @@ class Poller:
 
     # --------------------------------------------------------------------------------------- after a stall
 
+    def _allow_starts(self, now: float) -> None:
+        """This thread runs: handlers may start until it has stood still for too long."""
+        if not self.stalled:
+            self._capacity.start_until = now + self._options.stall_after
+
     def _suspect(self, stood: float) -> None:
         self.stalled = True
+        self._capacity.start_until = -math.inf
         self.stats.stalls += 1
         self._proofs = 0
         self._slots.stopped = True
@@ -441,11 +456,16 @@ class Poller:
             self._slots.unsettled = True
 
     def _drop_events(self) -> None:
-        """Run the callbacks. What was prefetched is dropped: it is fetched again, or by its new owner."""
+        """Run the callbacks."""
         for _ in range(BURST):
             message = self._consumer.poll(0)
             if message is None:
                 return
+            self._drop([message])
+
+    def _drop(self, messages: Sequence[Any]) -> None:
+        """These may be stale: they are fetched again, or by their new owner."""
+        for message in messages:
             if message.error() is not None and message.error().code() != PARTITION_EOF:
                 self._events.take(message)
                 continue
@@ -580,6 +600,10 @@ class Poller:
 
     def touch(self) -> None:
         """A callback runs: this thread is alive."""
-        self.last_turn = self._clock()
+        now = self._clock()
+        if now - self.last_turn <= self._options.stall_after:
+            # Otherwise this may be the first callback after a stall, and the loss comes with a later one.
+            self._allow_starts(now)
+        self.last_turn = now
         if self._rebalance.assigned:
             self._events.detail = ""

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from confluent_kafka import OFFSET_END
-
 from streamloop.errors import StreamLoopError
 from streamloop.kafka.topics import UNKNOWN_ID, TopicFacts, Untold
 
@@ -274,10 +272,10 @@ class Unresolved:
     """What was looked up, by what was asked for."""
     said: bool = False
 
-    def committed_start(self) -> int:
-        """The committed offset, when all is known to start there; else librdkafka's number for the end."""
+    def committed_start(self) -> int | None:
+        """The committed offset, when all is known to start there."""
         known = self.has_committed and self.topic_id is not None and not self.anew and self.out_at is None
-        return self.committed if known and self.committed is not None else OFFSET_END
+        return self.committed if known else None
 
     def need(self, name: TopicPartition) -> tuple[Need, Literal["earliest", "latest"] | int]:
         """What to ask for next (with OFFSET: which one). Raises PositionError when the policy is to stop."""

@@ -137,7 +137,10 @@ class Rebalance:
         )
         if slots:
             self._starts.look_up(consumer, slots)
-        at = [slot.at(self._starts.first_offset(slot)) for slot in slots]
+        # One whose start is not known yet is not given to the Consumer: at a made-up position it could stop
+        # without a word (out of range), and at a logical one the broker's late answer undoes a later seek.
+        ready = [slot for slot in slots if self._starts.known_offset(slot) is not None]
+        at = [slot.at(offset) for slot in ready if (offset := self._starts.known_offset(slot)) is not None]
         try:
             consumer.incremental_assign(at)
         except KafkaException as error:
@@ -147,7 +150,9 @@ class Rebalance:
         # An application's pause survives revoke and assign on the same client: nothing is believed.
         for slot in self._slots.by_name.values():
             slot.paused = None
-        self._starts.begin_known(slots)
+        for slot in ready:
+            slot.placed = slot.fresh = True
+        self._starts.begin_known(ready)
         self._slots.settle(consumer)
         self.assigned = True
 
@@ -210,21 +215,20 @@ class Rebalance:
             listed(names) or "nothing",
             extra={"kind": "lost", "partitions": [f"{t}/{p}" for t, p in names]},
         )
-        self._slots.close(
-            [self._slots.by_name[name] for name in names if name in self._slots.by_name], lost=True
-        )
+        lost = [self._slots.by_name[name] for name in names if name in self._slots.by_name]
         self._unassign(consumer, partitions)
+        self._slots.close(lost, lost=True)
 
     def _unassign(self, consumer: Any, partitions: Sequence[confluent_kafka.TopicPartition]) -> None:
+        """Give the Consumer's partitions back; also when it has none of them: the group waits for that."""
+        mine = []
+        for each in partitions:
+            slot = self._slots.by_name.get(TopicPartition(each.topic, each.partition))
+            if slot is not None and slot.placed:
+                mine.append(slot.ref)
         try:
-            consumer.incremental_unassign(list(partitions))
+            consumer.incremental_unassign(mine)
         except KafkaException as error:
-            if error.args[0].code() == STATE:
-                consumer.unassign()
-                return
-            # One of them is not in the Consumer's assignment (a move of it failed half-way): the others are.
-            for each in partitions:
-                try:
-                    consumer.incremental_unassign([each])
-                except KafkaException:
-                    log.debug("%s: %s/%s was not assigned", self._name, each.topic, each.partition)
+            if error.args[0].code() != STATE:
+                raise
+            consumer.unassign()

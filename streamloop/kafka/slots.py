@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
 from confluent_kafka import KafkaException
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["Slot", "Slots", "listed"]
 
 log = logging.getLogger("streamloop.poller")
+
+LAST_FETCH: Final = 1.0
+"""Seconds after which a fetch that was sent before a pause is answered (fetch.wait.max.ms is 500)."""
+WAKE_UP_TIMEOUT: Final = 1.0
+"""Seconds; the answer takes one round trip. A shorter one would end the connection on a slow link."""
 
 
 @dataclass(slots=True)
@@ -51,6 +56,10 @@ class Slot:
     """The engine's reasons to hold it."""
     own: frozenset[Reason] = frozenset()
     """The poller's."""
+    placed: bool = False
+    """The Consumer has it assigned."""
+    fresh: bool = False
+    """It was just assigned: its fetcher certainly runs."""
     paused: bool | None = None
     """Whether the Consumer has it paused; None: not known."""
     moved: bool = True
@@ -75,11 +84,20 @@ class Slot:
 class Slots:
     """The assigned partitions of one Consumer, by name. ``emit`` adds an event to the next delivery."""
 
-    def __init__(self, name: str, emit: Callable[[Event], None], commits: CommitBook) -> None:
+    def __init__(
+        self,
+        name: str,
+        emit: Callable[[Event], None],
+        commits: CommitBook,
+        clock: Callable[[], float],
+    ) -> None:
         self._name = name
         self._emit = emit
         self._commits = commits
+        self._clock = clock
         self._epochs = count(1)
+        self._asleep_since: float | None = None
+        """Since when everything that the Consumer has is paused."""
         self.by_name: dict[TopicPartition, Slot] = {}
         self.hold_all: dict[Reason, str] = {}
         """Reasons that hold every partition, and what there is to say about them."""
@@ -180,61 +198,72 @@ class Slots:
             slot.token = 0
 
     def settle(self, consumer: Any) -> None:
-        """Make the Consumer's pauses (and the moves that failed) what they should be."""
-        for slot in self.by_name.values():
+        """Make the Consumer's pauses, and the moves that failed, what they should be."""
+        placed = [slot for slot in self.by_name.values() if slot.placed]
+        for slot in placed:
             if not slot.moved and slot.unresolved is None:
                 self._move(consumer, slot)
-        self.unsettled = any(not slot.moved for slot in self.by_name.values())
         everything = self.stopped or bool(self.hold_all)
-        pause = [s for s in self.by_name.values() if s.paused is not True and (everything or s.held)]
-        resume = [s for s in self.by_name.values() if s.paused is not False and not (everything or s.held)]
-        flowed = any(slot.paused is False for slot in self.by_name.values())
+        pause = [s for s in placed if s.paused is not True and (everything or s.held)]
+        resume = [s for s in placed if s.paused is not False and not (everything or s.held)]
+        for slot in resume:
+            # A pause (ours, or librdkafka's own in a rebalance) may have thrown an error away that stopped
+            # the fetcher, and then nothing would ever come: a seek tells, and starts it again.
+            if not slot.fresh:
+                self._move(consumer, slot)
         try:
             if pause:
                 consumer.pause([slot.ref for slot in pause])
-                self.pauses += len(pause)
-                for slot in pause:
-                    slot.paused = True
             if resume:
                 consumer.resume([slot.ref for slot in resume])
-                self.resumes += len(resume)
-                for slot in resume:
-                    slot.paused = False
         except KafkaException:
             log.debug("%s: could not pause or resume; trying again", self._name, exc_info=True)
             self.unsettled = True
             return
-        if resume and not flowed:
-            self._nudge(consumer, resume)
+        for slot in placed:
+            slot.fresh = False
+            slot.paused = everything or slot.held
+        self.pauses += len(pause)
+        self.resumes += len(resume)
+        self.unsettled = any(not slot.moved for slot in placed)
+        self._wake_up(consumer, placed, resume)
 
-    def _nudge(self, consumer: Any, resumed: Sequence[Slot]) -> None:
+    def _wake_up(self, consumer: Any, placed: Sequence[Slot], resumed: Sequence[Slot]) -> None:
         """Wake librdkafka's threads: with all paused they sleep for up to a second, and a resume does not
-        wake them. Any request to the partitions' leaders does; nobody waits for its answer.
+        wake them. Any request to the partitions' leaders does. Not before the last fetch has certainly been
+        answered: the broker would answer this one after it.
         """
-        try:
-            consumer.offsets_for_times([slot.at(0) for slot in resumed], timeout=0.001)
-        except KafkaException:
+        now = self._clock()
+        since = self._asleep_since
+        asleep = all(slot.paused for slot in placed)
+        self._asleep_since = None if not asleep else now if since is None else since
+        if not resumed or since is None or now - since < LAST_FETCH:
             return
+        try:
+            consumer.offsets_for_times([slot.at(0) for slot in resumed], timeout=WAKE_UP_TIMEOUT)
+        except KafkaException:
+            log.debug("%s: woken without an answer", self._name, exc_info=True)
 
     def place(self, consumer: Any, slot: Slot, offset: int) -> bool:
         """Have the Consumer go on from ``offset``. False: it can't be told now (a rebalance is under way)."""
         at = slot.at(offset)
-        try:
-            consumer.seek(at)
-            return True
-        except KafkaException:
-            pass  # the partition's fetcher is not running: after an out-of-range error only this starts it
-        try:
-            consumer.incremental_unassign([slot.ref])
-        except KafkaException:
-            pass  # a move failed half-way before
+        if slot.placed:
+            try:
+                consumer.seek(at)
+                return True
+            except KafkaException:
+                pass  # its fetcher does not run: after an out-of-range error only an assignment starts it
+            try:
+                consumer.incremental_unassign([slot.ref])
+            except KafkaException:
+                log.debug("%s: %s was not assigned", self._name, at, exc_info=True)
+            slot.placed = False
         try:
             consumer.incremental_assign([at])
         except KafkaException:
-            log.debug(
-                "%s: could not move %s/%s", self._name, slot.name.topic, slot.name.partition, exc_info=True
-            )
+            log.debug("%s: could not assign %s", self._name, at, exc_info=True)
             return False
+        slot.placed = slot.fresh = True
         slot.paused = None
         self.unsettled = True
         return True

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from confluent_kafka import OFFSET_END, KafkaException
+from confluent_kafka import KafkaException
 
 from streamloop.engine.events import Assigned, Reason, TopicPartition
 from streamloop.kafka.positions import Move, Need, Unresolved, Wait, out_of_range
@@ -110,19 +110,15 @@ class Starts:
         self._take_identities(question, slots)
         self._seen |= topics
 
-    def first_offset(self, slot: Slot) -> int:
-        """Where the callback assigns it: the committed offset, or the end while that is not known.
-
-        At the end nothing is out of range, and it is paused before anything is fetched. A number that is made
-        up, such as 0, could be out of range, which stops the partition's fetcher without a word.
-        """
-        return slot.unresolved.committed_start() if slot.unresolved is not None else slot.position
+    def known_offset(self, slot: Slot) -> int | None:
+        """The committed offset, if all is known to start there now."""
+        return slot.unresolved.committed_start() if slot.unresolved is not None else None
 
     def begin_known(self, slots: Sequence[Slot]) -> None:
-        """Tell the engine of those whose start is known: the Consumer has been assigned there."""
+        """Tell the engine of these: their start is known, and the Consumer was assigned there."""
         for slot in slots:
-            offset = self.first_offset(slot)
-            if offset != OFFSET_END:
+            offset = self.known_offset(slot)
+            if offset is not None:
                 self._begin(slot, offset)
 
     def reset(self, topic: str, topic_id: str) -> None:
@@ -147,7 +143,7 @@ class Starts:
             new = self.open_epoch(slot.name)
             assert new.unresolved is not None
             new.unresolved.anew = True
-            new.paused = slot.paused
+            new.placed, new.paused = slot.placed, slot.paused
 
     # --------------------------------------------------------------------------------------------- answers
 
@@ -389,7 +385,7 @@ class Starts:
             return
         self._slots.close([slot], lost=True)
         new = self._slots.open_epoch(slot.name, unresolved)
-        new.paused = slot.paused
+        new.placed, new.paused = slot.placed, slot.paused
         self._begin(new, decision.offset)
 
     # ----------------------------------------------------------------------------------------- topics gone

@@ -174,6 +174,10 @@ class AsyncRunner(Runner):
             (observe if failure is None else observe_failed)(end - now)
             now = end
             sink.soon()
+            if not ready:
+                # Others come back in the same turn: the engine takes them all at once, and hands out as many.
+                await self._turn(task)
+                now = slice_start = clock()
 
     async def _see_through(
         self,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamloop.engine.retry import Failure, Kind, classify
+from streamloop.engine.states import State
 from streamloop.message import Message, PlainMessage
 from streamloop.outcomes import Outcome
 from streamloop.telemetry.durations import Durations
@@ -189,8 +190,8 @@ class Runner(ABC):
             for record, message in zip(slot.records, slot.messages or (), strict=False):
                 if record in wanted:
                     message.cancelled.set()
-            # A batch is asked to stop when all of it has left.
-            if wanted.issuperset(slot.records):
+            # A batch is asked to stop when all of it has left, its partitions perhaps one after the other.
+            if all(record.state is State.REVOKED for record in slot.records):
                 self._ask(slot, REVOKED)
 
     def scan(self, now: float) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streamloop.engine.states import State
 from streamloop.kafka.headers import read_routing
 
 if TYPE_CHECKING:
     from streamloop.engine.partition import Partition
+    from streamloop.engine.record import Record
     from streamloop.kafka.ends import End
 
 
@@ -37,7 +39,9 @@ def lag_of(part: Partition, end: End | None, *, group: str, now: float, wall: fl
     waiting = None if last is None else last - ledger.position
     messages = None if last is None else max(0, last - committable)
     seconds: float | None
-    if holder is not None:
+    if holder is not None and _waits(holder, now):
+        seconds = 0.0
+    elif holder is not None:
         seconds = _age_of(part, holder.message, group, wall)
         if seconds is None:
             arrived = part.arrived(holder.offset)
@@ -53,6 +57,12 @@ def lag_of(part: Partition, end: End | None, *, group: str, now: float, wall: fl
         if end.stamp is not None and not part.intake.retries:
             seconds = max(seconds, wall - end.stamp / 1000)
     return Lag(last, messages, waiting, None if seconds is None else max(0.0, seconds))
+
+
+def _waits(record: Record, now: float) -> bool:
+    """A record of a retry topic that is here and not due."""
+    attempts = record.attempts
+    return record.state is State.FETCHED and attempts is not None and attempts.due > now
 
 
 def _age_of(part: Partition, message: Any, group: str, wall: float) -> float | None:

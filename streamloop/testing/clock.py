@@ -141,8 +141,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return []
         due = None if timeout is None else clock.now + timeout
         tick = pilot.next_tick()
-        if tick is not None and (due is None or tick < due):
-            due = max(tick, clock.now)
+        if tick is not None:
+            tick = max(tick, clock.now + LOOK_EVERY / 2)  # time passes, whatever a tick has not done
+            due = tick if due is None else min(due, tick)
         if self._executing or pilot.is_busy(len(self._selecting.get_map()) - self._own_sockets):
             seconds = LOOK_EVERY if due is None else min(due - clock.now, LOOK_EVERY)
             if ready := self._wait(seconds):

@@ -10,7 +10,7 @@ from streamloop.engine import events as ev
 from streamloop.engine.consumer import ConsumerSpec
 from streamloop.engine.events import Reason
 from streamloop.engine.lanes import Ordering
-from streamloop.engine.retry import RetryPlan
+from streamloop.engine.retry import Failure, Kind, RetryPlan
 from streamloop.engine.states import State
 from tests.engine.driver import (
     ORDERS,
@@ -70,6 +70,33 @@ def test_nothing_is_dispatched_twice_while_it_is_out() -> None:
     for _ in range(3):
         shell.step(wait=1)
     assert shell.ready == []
+
+
+def test_a_record_that_is_received_twice_in_an_epoch_is_handled_once() -> None:
+    shell = Shell()
+    shell.assign()
+    first, _ = shell.fetch(keys=[b"a", b"b"])
+    shell.begin(first)
+    shell.next_offset[ORDERS] = 0
+    shell.fetch(keys=[b"a", b"b", b"c"])
+    assert offsets(shell.ready) == [1, 2]
+    assert shell.capacity().messages == 3
+    shell.next_offset[ORDERS] = 0
+    shell.fetch(keys=[b"a", b"b"])
+    shell.step(ev.Finished([first]))
+    shell.done(*shell.ready)
+    assert shell.committable() == 3
+    shell.balanced()
+
+
+def test_a_message_of_an_ended_epoch_is_let_go_though_its_back_off_is_long() -> None:
+    shell = Shell()
+    shell.assign()
+    (record,) = shell.fetch()
+    shell.fail(record, Failure(Kind.TRANSIENT, "E", "", "0" * 16, after=86_400))
+    assert record.message is not None
+    shell.close(ORDERS)
+    assert record.message is None
 
 
 def test_no_more_is_dispatched_than_there_are_workers() -> None:
@@ -543,3 +570,19 @@ def test_the_largest_offsets_are_committed() -> None:
     again.assign(offset=commit.offset, metadata=commit.metadata)
     again.fetch(keys=[None] * 6)
     assert offsets(again.ready) == [last, last + 5]
+
+
+# ------------------------------------------------------------------------------- a poller that stood still
+
+
+def test_R15_a_retry_that_becomes_due_while_the_poller_stands_still_waits_too() -> None:
+    shell = Shell()
+    shell.assign()
+    (record,) = shell.fetch()
+    shell.fail(record)
+    shell.capacity().start_until = shell.now
+    shell.wait(5)
+    assert shell.ready == []
+    shell.capacity().start_until = shell.now + 10
+    shell.step()
+    assert shell.ready == [record]

@@ -2,7 +2,8 @@
 
 - The committable offset never passes an offset that was received and is not ACKED.
 - No offset is acknowledged by an older epoch.
-- Nothing is dispatched twice while it is out, nothing before it is due, nothing while an operator holds it.
+- Nothing is dispatched twice while it is out, nothing before it is due, nothing while an operator holds it,
+  nothing after a poller stood still.
 - Order holds within a lane, and no lane starts beside a handler of an older epoch.
 - What is buffered never exceeds the watermark by more than one fetch; capacity is what is not acknowledged,
   at every step, and zero at the end.
@@ -56,6 +57,7 @@ setups = st.builds(
     high_bytes=st.sampled_from([1_000, 20_000]),
     gap_limit=st.sampled_from([6, 20_000]),
     commit_interval=st.sampled_from([0.0, 1.0]),
+    max_messages=st.sampled_from([None, None, None, 5, 40]),
 )
 
 
@@ -127,6 +129,10 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(name=names, held=st.booleans())
     def operator(self, name: TopicPartition, held: bool) -> None:
         self.world.operator(name, held=held)
+
+    @rule(index=st.integers(0, 1), over=st.booleans())
+    def stall(self, index: int, over: bool) -> None:
+        self.world.stall(index, over=over)
 
     # ---- handlers
 
@@ -248,6 +254,8 @@ def turn(world: World, chance: random.Random) -> None:
 
 def mend(world: World, chance: random.Random) -> None:
     """What keeps partitions from flowing for long is over."""
+    for index in (0, 1):
+        world.stall(index, over=True)
     for name in ALL:
         if name in world.lives and world.lives[name].revoking:
             world.close(name, lost=False)
@@ -265,6 +273,7 @@ ACTS: dict[str, tuple[int, Callable[[World, random.Random], None]]] = {
     "mend": (3, mend),
     "poll": (10, lambda w, c: w.poll(c.choice(ALL), c.randint(1, 12), race=c.random() < 0.2)),
     "seek": (5, each(World.sought)),
+    "rewind": (1, lambda w, c: w.rewind(c.choice(ALL), c.randint(1, 5))),
     "start": (12, start),
     "start any": (3, lambda w, c: w.start(c.randrange(50))),
     "finish": (12, finish),
@@ -275,6 +284,8 @@ ACTS: dict[str, tuple[int, Callable[[World, random.Random], None]]] = {
     "confirm": (10, lambda w, c: w.publish(c.randrange(50), "confirm")),
     "block": (3, lambda w, c: w.publish(c.randrange(50), c.choice(("block", "unblock")))),
     "commit": (8, lambda w, c: w.commit(c.choice(ALL), applied=c.random() < 0.8, answered=c.random() < 0.7)),
+    "stall": (1, lambda w, c: w.stall(c.randrange(2), over=False)),
+    "turn again": (2, lambda w, c: w.stall(c.randrange(2), over=True)),
     "operator": (2, lambda w, c: w.operator(c.choice(ALL), held=c.random() < 0.4)),
     "assign": (6, each(World.assign)),
     "revoke": (2, each(World.revoke)),

@@ -89,19 +89,6 @@ def test_R16_an_end_that_moves_on_is_worth_a_commit_and_one_that_was_known_is_no
     assert (ledger.committable, ledger.version) == (9, before + 1)
 
 
-def test_dirty_until_the_newest_version_is_confirmed() -> None:
-    ledger = Ledger(0, HERE)
-    assert not ledger.dirty
-    ledger.receive(records(0, 1))
-    ack(ledger, 0)
-    _, _, first = ledger.snapshot()
-    ack(ledger, 1)
-    ledger.confirmed = first
-    assert ledger.dirty
-    ledger.confirmed = ledger.snapshot()[2]
-    assert not ledger.dirty
-
-
 # ----------------------------------------------------------------------------------------- R8: after a crash
 
 

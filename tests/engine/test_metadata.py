@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import tracemalloc
 import zlib
 from itertools import pairwise
@@ -25,11 +26,11 @@ from streamloop.engine.metadata import (
 )
 from tests.engine.driver import ORDERS, Shell
 
-HERE = Identity("cluster-1", "topic-1")
+HERE = Identity("cluster-1", "topic-1", "billing")
 MAX_OFFSET = 2**63 - 1
 
 names = st.text(max_size=40) | st.just(UNKNOWN) | st.uuids().map(str)
-identities = st.builds(Identity, names, names)
+identities = st.builds(Identity, names, names, names)
 leader_epochs = st.integers(-1, 2**31 - 1)
 
 
@@ -60,7 +61,8 @@ def signed(body: bytes) -> str:
 
 
 def ours(kind: int, payload: bytes, committed: int = 5) -> str:
-    head = b"\x09cluster-1\x07topic-1" + bytes((committed,)) + b"\x04"
+    group = hashlib.blake2b(b"billing", digest_size=8).digest()
+    head = b"\x09cluster-1\x07topic-1" + group + bytes((committed,)) + b"\x04"
     return signed(bytes((kind,)) + head + payload)
 
 
@@ -270,21 +272,23 @@ def test_R9_in_the_engine_it_is_a_warning_and_all_records_are_handled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster_id", "topic_id", "offset", "named"),
+    ("cluster_id", "topic_id", "group", "offset", "named"),
     [
-        ("cluster-2", "topic-1", 5, "cluster"),
-        ("cluster-1", "topic-2", 5, "topic"),
-        (UNKNOWN, "topic-1", 5, "cluster"),
-        ("cluster-1", UNKNOWN, 5, "topic"),
-        ("cluster-1", "topic-1", 4, "committed offset"),
-        ("cluster-1", "topic-1", 6, "committed offset"),
+        ("cluster-2", "topic-1", "billing", 5, "cluster"),
+        ("cluster-1", "topic-2", "billing", 5, "topic"),
+        (UNKNOWN, "topic-1", "billing", 5, "cluster"),
+        ("cluster-1", UNKNOWN, "billing", 5, "topic"),
+        ("cluster-1", "topic-1", "shipping", 5, "another group than shipping"),
+        ("cluster-1", "topic-1", UNKNOWN, 5, "another group"),
+        ("cluster-1", "topic-1", "billing", 4, "committed offset"),
+        ("cluster-1", "topic-1", "billing", 6, "committed offset"),
     ],
 )
-def test_R14_metadata_of_another_cluster_topic_or_offset_skips_nothing(
-    cluster_id: str, topic_id: str, offset: int, named: str
+def test_R14_metadata_of_another_cluster_topic_group_or_offset_skips_nothing(
+    cluster_id: str, topic_id: str, group: str, offset: int, named: str
 ) -> None:
     text = encode(HERE, 5, 3, [(7, 10)])
-    known = decode(text, Identity(cluster_id, topic_id), offset)
+    known = decode(text, Identity(cluster_id, topic_id, group), offset)
     assert isinstance(known, Ignored)
     assert named in known.reason
 

@@ -123,6 +123,16 @@ def test_D7_an_undecodable_message_that_the_rules_call_otherwise_is_an_attempt_l
     shell.balanced()
 
 
+@pytest.mark.parametrize(("failure", "state"), [(SKIP, State.ACKED), (FATAL, State.HALTED)])
+def test_D7_an_undecodable_message_may_be_skipped_or_fatal(failure: Failure, state: State) -> None:
+    shell = Shell()
+    shell.assign()
+    (record,) = shell.fetch()
+    shell.undecodable(record, failure)
+    assert record.state is state
+    shell.balanced()
+
+
 def test_D7_an_undecodable_message_in_its_retry_goes_to_dead_letter() -> None:
     shell = Shell()
     shell.assign()

@@ -1,1 +1,1 @@
-"""Loops for the tests on a real broker: one that runs in the test's own process, and modules for member processes."""
+"""Loops for the tests on a real broker: one in the test's own process, and modules for member processes."""

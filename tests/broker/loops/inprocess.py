@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from streamloop.status import LoopStatus, PartitionStatus
     from tests.realkafka import KafkaCluster
 
-QUICK: dict[str, object] = {
+QUICK: dict[str, Any] = {
     "commit_interval": 0.1,
     "backoff_base": 0.01,
     "backoff_cap": 0.05,
@@ -32,7 +32,7 @@ QUICK: dict[str, object] = {
 """Settings that a test has no reason to wait for."""
 
 
-def loop_on(cluster: KafkaCluster, group: str, **settings: object) -> StreamLoop[None]:
+def loop_on(cluster: KafkaCluster, group: str, **settings: Any) -> StreamLoop[Any]:
     """A loop on this cluster with quick settings."""
     return StreamLoop(group, brokers=cluster.bootstrap, **{**QUICK, **settings})
 
