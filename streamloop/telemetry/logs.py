@@ -102,11 +102,14 @@ class _Allowance:
     lines: int = 0
     left_out: int = 0
 
-    def take(self, now: float) -> bool:
+    def room(self, now: float) -> int:
         if now >= self.until:
             self.until = now + 1.0
             self.lines = PER_SECOND
-        if self.lines <= 0:
+        return self.lines
+
+    def take(self, now: float) -> bool:
+        if self.room(now) <= 0:
             return False
         self.lines -= 1
         return True
@@ -153,15 +156,29 @@ class StepLog:
         turn = _Turn(now, time.monotonic(), events=len(events))
         for event in events:
             if type(event) is ev.Finished:
-                for record in event.records[:LOOKED_AT]:
-                    turn.seen.append(_Seen(record, record.state, record.attempt, record.failure))
-                turn.more += max(0, len(event.records) - LOOKED_AT)
+                self._look(turn, event.records)
             elif type(event) is ev.Published:
                 record = event.record
                 turn.seen.append(_Seen(record, record.state, record.attempt, None))
         if debug and events:
             turns.debug("turn: %s", _named(events), extra={"kind": "turn_start", "events": len(events)})
         return turn
+
+    def _look(self, turn: _Turn, records: list[Record]) -> None:
+        """Keep those of which a line may be written: most have succeeded, and have no room left."""
+        room = self._allowance("acked").room(turn.now)
+        for record in records[:LOOKED_AT]:
+            failure = record.failure
+            if failure is None:
+                if room <= 0:
+                    turn.more += 1
+                    continue
+                room -= 1
+            turn.seen.append(_Seen(record, record.state, record.attempt, failure))
+        turn.more += max(0, len(records) - LOOKED_AT)
+
+    def _allowance(self, outcome: str) -> _Allowance:
+        return self._allowances.setdefault(outcome, _Allowance())
 
     def _watch(self, event: ev.Fetched) -> None:
         name = event.partition
@@ -187,7 +204,7 @@ class StepLog:
         for seen in turn.seen:
             self._outcome(seen, turn.now)
         if turn.more:
-            self._allowances.setdefault("acked", _Allowance()).left_out += turn.more
+            self._allowance("acked").left_out += turn.more
         if (turn.events or effects) and turns.isEnabledFor(logging.DEBUG):
             duration = round((time.monotonic() - turn.began) * 1000, 3)
             turns.debug(
@@ -202,7 +219,7 @@ class StepLog:
         outcome = _outcome_of(seen)
         if not outcome:
             return
-        allowance = self._allowances.setdefault(outcome, _Allowance())
+        allowance = self._allowance(outcome)
         if not allowance.take(now):
             allowance.left_out += 1
             return
