@@ -167,15 +167,13 @@ class StepLog:
     def _look(self, turn: _Turn, records: list[Record]) -> None:
         """Keep those of which a line may be written: most have succeeded, and have no room left."""
         room = self._allowance("acked").room(turn.now)
-        for record in records[:LOOKED_AT]:
-            failure = record.failure
-            if failure is None:
-                if room <= 0:
-                    turn.more += 1
-                    continue
-                room -= 1
-            turn.seen.append(_Seen(record, record.state, record.attempt, failure))
-        turn.more += max(0, len(records) - LOOKED_AT)
+        looked_at = records[:LOOKED_AT]
+        failed = [record for record in looked_at if record.failure is not None]
+        chosen = failed
+        if room > 0:
+            chosen = failed + [record for record in looked_at if record.failure is None][:room]
+        turn.seen += [_Seen(each, each.state, each.attempt, each.failure) for each in chosen]
+        turn.more += len(records) - len(chosen)
 
     def _allowance(self, outcome: str) -> _Allowance:
         return self._allowances.setdefault(outcome, _Allowance())
