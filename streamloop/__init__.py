@@ -19,6 +19,7 @@ from streamloop.message import Delivery, Message
 from streamloop.outcomes import Ack, Fatal, Outcome, Reject, Retry, Skip, Unavailable
 from streamloop.preflight import CheckReport
 from streamloop.status import Health, LoopStatus
+from streamloop.telemetry.sampler import KeepFailedSampler
 from streamloop.version import __version__
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Failure",
     "Fatal",
     "Health",
+    "KeepFailedSampler",
     "Kind",
     "LoopStatus",
     "Message",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from streamloop.lifecycle import Bounds
     from streamloop.routing import Topics
     from streamloop.settings import Settings
+    from streamloop.telemetry.tracing import Tracing
 
 LONGEST_STALL: Final = 10.0
 """Seconds without a turn of a poller after which nothing is taken for granted, whatever the session."""
@@ -111,6 +112,7 @@ def build_parts(
     topics: Topics,
     bounds: Bounds,
     poller_ended: Callable[[BaseException | None], None],
+    tracing: Tracing | None = None,
 ) -> Parts:
     """All parts, connected and not started. Called on the event loop."""
     settings = assembly.settings
@@ -122,6 +124,7 @@ def build_parts(
         group=settings.group,
         clock=time.monotonic,
         wall=time.time,
+        tracing=tracing,
     )
     core.step_log.keys = settings.log_keys
     limits = [facts.max_message_bytes for facts in topics.facts.values() if facts.max_message_bytes]

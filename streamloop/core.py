@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from streamloop.message import Outgoing, RawMessage
     from streamloop.routing import Topics
     from streamloop.runners.base import Runner
+    from streamloop.telemetry.tracing import Tracing
 
 log = logging.getLogger("streamloop")
 
@@ -105,6 +106,7 @@ class Core:
         group: str,
         clock: Callable[[], float],
         wall: Callable[[], float],
+        tracing: Tracing | None = None,
     ) -> None:
         self.engine = engine
         self.group = group
@@ -121,6 +123,10 @@ class Core:
         self.step_log = StepLog()
         self.notices: dict[str, int] = {}
         """How many notices of each kind there were."""
+        self.tracing = tracing
+        if tracing is not None:
+            tracing.know(topics.is_source)
+            self.step_log.ids = tracing.ids_of
         self._topics = topics
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
@@ -132,7 +138,7 @@ class Core:
         self._commands: list[list[Any]] = []
         self._publisher: PublisherPort | None = None
         self._ids = count(1)
-        self._router = Router(topics, group)
+        self._router = Router(topics, group, tracing)
         self._futures: dict[int, asyncio.Future[None]] = {}
         self._routes: dict[int, Record] = {}
         self._route_ids: dict[Record, int] = {}
@@ -158,12 +164,12 @@ class Core:
         handler = plan.handler
         if handler.batch_size:
             in_thread = None if plan.is_async else call_in_thread(self._loop)
-            return BatchRunner(handler, self, self, call_in_thread=in_thread)
+            return BatchRunner(handler, self, self, self.tracing, call_in_thread=in_thread)
         if plan.is_async:
-            return AsyncRunner(handler, self, self)
+            return AsyncRunner(handler, self, self, self.tracing)
         if plan.inline:
-            return InlineRunner(handler, self, self)
-        return ThreadRunner(handler, self, self, self._loop)
+            return InlineRunner(handler, self, self, self.tracing)
+        return ThreadRunner(handler, self, self, self._loop, self.tracing)
 
     def connect(self, intakes: Sequence[IntakePort], publisher: PublisherPort) -> None:
         """Give it its pollers (in the order of the engine's intakes) and its publisher."""
@@ -245,6 +251,9 @@ class Core:
             events.append(ev.Unstarted(self.unstarted.copy()))
             self.unstarted.clear()
         self.step(events)
+        tracing = self.tracing
+        if tracing is not None and tracing.ended:
+            tracing.settle()
 
     def step(self, events: Sequence[Event]) -> None:
         """One call of the engine, and what follows from it.
@@ -369,6 +378,7 @@ class Core:
                 "attempt": effect.attempt,
                 "error_class": effect.failure.error_class,
                 "fingerprint": effect.failure.fingerprint,
+                **(self.tracing.ids_of(record, effect.failure) if self.tracing is not None else {}),
             },
         )
 
@@ -377,12 +387,17 @@ class Core:
         if number is not None:
             del self._routes[number]
             self._router.forget(number)
+            if self.tracing is not None:
+                self.tracing.gave_up(number)
             assert self._publisher is not None
             self._publisher.cancel([number])
 
     def _reports(self, reports: Sequence[Report]) -> None:
         events: list[Event] = []
+        tracing = self.tracing
         for report in reports:
+            if tracing is not None:
+                tracing.reported(report)
             record = self._routes.get(report.id)
             if record is not None:
                 self._route_report(report, record, events)
@@ -439,7 +454,9 @@ class Core:
         future: asyncio.Future[None] = self._loop.create_future()
         self._futures[number] = future
         assert self._publisher is not None
+        tracing = self.tracing
         try:
+            headers = outgoing.headers if tracing is None else tracing.publishing(number, outgoing)
             self._publisher.submit(
                 [
                     PublishRequest(
@@ -448,7 +465,7 @@ class Core:
                         outgoing.partition,
                         outgoing.key,
                         outgoing.value,
-                        outgoing.headers,
+                        headers,
                     )
                 ]
             )
@@ -457,6 +474,8 @@ class Core:
             del self._futures[number]
             if future.cancelled():  # with the handler that waited for it
                 self._publisher.cancel([number])
+                if tracing is not None:
+                    tracing.gave_up(number)
 
     def _own_report(self, report: Report) -> None:
         future = self._futures.get(report.id)
@@ -489,6 +508,8 @@ class Core:
         for future in self._futures.values():
             if not future.done():
                 future.cancel()
+        if self.tracing is not None:
+            self.tracing.close()
 
 
 def _short(failure: Failure) -> str:

@@ -27,6 +27,7 @@ from streamloop.ops.operations import Operations
 from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
 from streamloop.report import health_of, metrics_of, status_of
 from streamloop.runners.threads import in_daemon_thread
+from streamloop.telemetry.exporting import Traces, open_traces
 from streamloop.watchdog import Watchdog, leave_process
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ class Run:
         self.targets: tuple[str, ...] = ()
         """What failed messages go to: retry and dead-letter topics."""
         self.operations = Operations(self)
+        self.traces = Traces()
 
     # ------------------------------------------------------------------------------------- from any thread
 
@@ -222,6 +224,7 @@ class Run:
             log.warning("%s", warning, extra={"kind": "settings"})
         self.know(topics)
         self.operations.open()
+        self.traces = open_traces(self.settings, self.export_failures)
         try:
             return await self._run(topics)
         except asyncio.CancelledError:
@@ -234,6 +237,8 @@ class Run:
             if self.watchdog is not None:
                 self.watchdog.stop()
             await self.operations.close()
+            # Last: the Consumers have left their groups, and nobody waits for a collector that is away.
+            await in_daemon_thread(lambda: self.traces.close(self.settings.trace_flush_timeout))
 
     def know(self, topics: Topics) -> None:
         """These are the loop's topics."""
@@ -247,7 +252,9 @@ class Run:
         self.phase = Phase.STARTING
         if self._stop.is_set() or self._end.reason:
             return self._result()
-        self.parts = parts = build_parts(self.assembly, topics, self.bounds, self._poller_ended)
+        self.parts = parts = build_parts(
+            self.assembly, topics, self.bounds, self._poller_ended, self.traces.tracing
+        )
         core = parts.core
         hooks_ran = False
         try:

@@ -11,12 +11,16 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
+from opentelemetry.context import get_current
+
 from streamloop.codecs import encode
 from streamloop.errors import StreamLoopError
 from streamloop.kafka.headers import user_headers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from opentelemetry.context import Context
 
     from streamloop.codecs import Codec
     from streamloop.engine.record import Record
@@ -54,6 +58,8 @@ class Outgoing(NamedTuple):
     value: bytes | None
     headers: RawHeaders
     partition: int
+    context: Context | None = None
+    """The trace that it is published in; None: the current one."""
 
 
 class Host(Protocol):
@@ -80,6 +86,7 @@ class Message:
 
     __slots__ = (
         "_cancelled",
+        "_context",
         "_host",
         "_on_success",
         "_raw",
@@ -99,6 +106,7 @@ class Message:
         self._routing: Routing | _Unread | None = _UNREAD
         self._on_success: list[Outgoing] | None = None
         self._cancelled: threading.Event | None = None
+        self._context: Context | None = None
         self.attempt = record.attempt
         self.deadline = deadline
 
@@ -199,7 +207,7 @@ class Message:
         Raises PublishError when the broker refuses the record, EncodeError for a value that can't be encoded.
         In a handler that runs in a thread, use publish_and_wait().
         """
-        await self._host.publish(_outgoing(topic, value, key, headers, partition, codec))
+        await self._host.publish(_outgoing(topic, value, key, headers, partition, codec, self._context))
 
     def publish_and_wait(
         self,
@@ -216,7 +224,7 @@ class Message:
         Raises PublishError also when the handler is asked to stop meanwhile.
         """
         self._host.publish_from_thread(
-            [_outgoing(topic, value, key, headers, partition, codec)], self.cancelled
+            [_outgoing(topic, value, key, headers, partition, codec, self._context)], self.cancelled
         )
 
     def publish_on_success(
@@ -230,10 +238,16 @@ class Message:
         codec: str | Codec | None = None,
     ) -> None:
         """Publish when the handler has returned; the message is acknowledged when that is confirmed."""
-        outgoing = _outgoing(topic, value, key, headers, partition, codec)
+        # Sent later, outside of the handler's context: so in the trace of this moment.
+        context = get_current() if self._context is None else self._context
+        outgoing = _outgoing(topic, value, key, headers, partition, codec, context)
         if self._on_success is None:
             self._on_success = []
         self._on_success.append(outgoing)
+
+    def publish_in(self, context: Context) -> None:
+        """What is published is part of this trace, and not of the current one. For batches."""
+        self._context = context
 
     @property
     def publishes_on_success(self) -> bool:
@@ -272,12 +286,18 @@ def _outgoing(
     headers: Headers | None,
     partition: int | None,
     codec: str | Codec | None,
+    context: Context | None,
 ) -> Outgoing:
     if not topic:
         raise StreamLoopError("publish: the topic's name is empty; give the topic to publish to")
     raw_key = key.encode() if isinstance(key, str) else key
     return Outgoing(
-        topic, raw_key, encode(value, codec), _headers(headers), -1 if partition is None else partition
+        topic,
+        raw_key,
+        encode(value, codec),
+        _headers(headers),
+        -1 if partition is None else partition,
+        context,
     )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from streamloop.engine.record import Record
     from streamloop.kafka.headers import RawHeaders
     from streamloop.message import RawMessage
+    from streamloop.telemetry.tracing import Tracing
 
 REFUSED_AGAIN: Final = 30.0
 """Seconds until a record that the target refuses is tried again: somebody may have changed the topic."""
@@ -139,9 +140,10 @@ class _Routed(NamedTuple):
 class Router:
     """Makes publish requests of failed messages, and remembers them until they are confirmed."""
 
-    def __init__(self, topics: Topics, group: str) -> None:
+    def __init__(self, topics: Topics, group: str, tracing: Tracing | None = None) -> None:
         self._topics = topics
         self._group = group
+        self._tracing = tracing
         self._routed: dict[int, _Routed] = {}
 
     def request(self, number: int, route: Route, wall: float) -> PublishRequest:
@@ -165,23 +167,22 @@ class Router:
             assert source.dead is not None
             target, kind_of_target = source.dead, hd.Target.DEAD
         original_partition = routing.original_partition if routing is not None else here.partition
-        request = PublishRequest(
-            number,
-            target,
-            self._topics.partition_of(target, original_partition),
-            raw.key(),
-            raw.value(),
-            hd.route_headers(
-                headers,
-                target=kind_of_target,
-                routing=routing,
-                source=here,
-                failure=route.failure,
-                group=self._group,
-                attempt=route.attempt,
-                now_ms=now_ms,
-                not_before_ms=not_before,
-            ),
+        partition = self._topics.partition_of(target, original_partition)
+        request = PublishRequest(number, target, partition, raw.key(), raw.value())
+        trace: tuple[str, str | None] | None = None
+        if self._tracing is not None:
+            headers, trace = self._tracing.routed(request, headers, route.failure, route.attempt)
+        request.headers = hd.route_headers(
+            headers,
+            target=kind_of_target,
+            routing=routing,
+            source=here,
+            failure=route.failure,
+            group=self._group,
+            attempt=route.attempt,
+            now_ms=now_ms,
+            not_before_ms=not_before,
+            trace=trace,
         )
         self._routed[number] = _Routed(request, request, original_partition)
         return request

@@ -18,7 +18,7 @@ import math
 import re
 import sys
 from collections.abc import Callable  # noqa: TC003 - get_type_hints() works on the records
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeGuard
 
 MAX_DELAY: Final = 86_400.0
@@ -88,7 +88,8 @@ class Failure:
     ``error_class``: qualified name, at most 256 bytes of UTF-8. ``message``: at most 1 KiB of UTF-8, cut at a
     character, 'unprintable' when the exception can't be printed; control characters are kept, lone surrogates
     are escaped. ``fingerprint``: 16 hex digits, equal for alike errors raised at the same place. ``after``:
-    seconds the handler asked to wait, or None. ``dependency``: what is unavailable, or None.
+    seconds the handler asked to wait, or None. ``dependency``: what is unavailable, or None. ``trace``:
+    opaque here: the span of that attempt.
     """
 
     kind: Kind
@@ -97,6 +98,7 @@ class Failure:
     fingerprint: str
     after: float | None = None
     dependency: str | None = None
+    trace: object = field(default=None, compare=False, repr=False)
 
 
 class Step(enum.Enum):

@@ -23,7 +23,6 @@ from streamloop.runners.base import (
     Slot,
     fail_undecoded,
     failure_in,
-    failure_of,
     restore,
     timed_out,
 )
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from streamloop.engine.record import Record
     from streamloop.message import Host
+    from streamloop.telemetry.tracing import AnyAttempt, Tracing
 
 SLICE: Final = 0.002
 """Seconds that one worker may run handlers that never wait before it lets the event loop turn."""
@@ -71,8 +71,8 @@ def drive(coroutine: Coroutine[Any, Any, Any], context: Context, waited: Any) ->
 class AsyncRunner(Runner):
     """Runs ``async def`` handlers."""
 
-    def __init__(self, handler: Handler, sink: Sink, host: Host) -> None:
-        super().__init__(handler, sink, host)
+    def __init__(self, handler: Handler, sink: Sink, host: Host, tracing: Tracing | None = None) -> None:
+        super().__init__(handler, sink, host, tracing)
         self._idle: deque[asyncio.Future[None]] = deque()
         self._waiting = 0
         """Workers whose handler (or publish) waits: they take nothing from the ready queue now."""
@@ -108,6 +108,9 @@ class AsyncRunner(Runner):
         call, wants_message, timeout = handler.call, handler.wants_message, handler.timeout
         decode, is_raw = handler.decoder.decode, handler.decoder.is_raw
         fresh_context = handler.context.copy
+        tracing = self._tracing
+        begin = tracing.begin if tracing is not None else None
+        attempt: AnyAttempt | None = None
         observe, observe_failed = self.durations.observe, self.failed_durations.observe
         done, clock = sink.done, self._clock
         task = slot.task
@@ -133,13 +136,15 @@ class AsyncRunner(Runner):
                 try:
                     value = decode(value)
                 except BaseException as error:  # noqa: BLE001 - whatever it is, the loop goes on
-                    fail_undecoded(record, error, handler, sink, now)
+                    fail_undecoded(record, error, handler, sink, now, tracing)
                     continue
             if not record.begin(now):
                 sink.unstarted.append(record)
                 sink.soon()
                 continue
             context = fresh_context()
+            if begin is not None:
+                attempt = begin(record, context)
             failure: BaseException | None = None
             rest: Awaitable[Any] | None = None
             try:
@@ -155,6 +160,8 @@ class AsyncRunner(Runner):
                     done.append(record)
                     end = clock()
                     observe(end - now)
+                    if attempt is not None and attempt.sampled:
+                        tracing.returned(attempt, end - now, self.durations)  # type: ignore[union-attr]
                     now = end
                     continue
                 failure = failure_in(stop.value)
@@ -167,11 +174,15 @@ class AsyncRunner(Runner):
                 failure = await self._see_through(slot, record, message, rest, now)
                 slice_start = clock()
             message = None
-            if failure is not None:
-                record.failure = failure_of(failure, handler)
-            done.append(record)
             end = clock()
-            (observe if failure is None else observe_failed)(end - now)
+            if failure is not None:
+                self._fail(record, failure, attempt, end - now)
+                observe_failed(end - now)
+            else:
+                observe(end - now)
+                if attempt is not None and attempt.sampled:
+                    tracing.returned(attempt, end - now, self.durations)  # type: ignore[union-attr]
+            done.append(record)
             now = end
             sink.soon()
             if not ready:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from streamloop.engine.record import Record
     from streamloop.engine.retry import ErrorRules
     from streamloop.message import Host
+    from streamloop.telemetry.tracing import AnyAttempt, Tracing
 
 
 @dataclass(slots=True)
@@ -155,7 +156,7 @@ class Runner(ABC):
     in_threads = False
     """Its handlers run in threads, and not on the event loop."""
 
-    def __init__(self, handler: Handler, sink: Sink, host: Host) -> None:
+    def __init__(self, handler: Handler, sink: Sink, host: Host, tracing: Tracing | None = None) -> None:
         self.handler = handler
         self.counts = RunnerCounts()
         self.durations = Durations()
@@ -164,6 +165,7 @@ class Runner(ABC):
         """Of attempts that failed."""
         self._sink = sink
         self._host = host
+        self._tracing = tracing
         self._clock = host.clock
         self._ready: deque[Record] = deque()
         self._slots: list[Slot] = []
@@ -205,6 +207,14 @@ class Runner(ABC):
             elif not slot.given_up and now >= slot.deadline + self.handler.kill_after:
                 slot.given_up = True
                 self.counts.abandoned += 1
+
+    def _fail(self, record: Record, error: BaseException, attempt: AnyAttempt | None, seconds: float) -> None:
+        """The attempt has failed: describe how, by the consumer's rules."""
+        failure = failure_of(error, self.handler)
+        if attempt is not None:
+            assert self._tracing is not None
+            failure = self._tracing.failed(attempt, record, error, failure, seconds, self.failed_durations)
+        record.failure = failure
 
     def tasks(self) -> Iterator[asyncio.Task[None]]:
         """The workers' tasks. None of them ever ends with an error, unless there is a bug of ours."""
@@ -258,14 +268,21 @@ def failure_of(error: BaseException, handler: Handler) -> Failure:
     return classify(error, handler.rules)
 
 
-def fail_undecoded(record: Record, error: BaseException, handler: Handler, sink: Sink, now: float) -> None:
+def fail_undecoded(
+    record: Record,
+    error: BaseException,
+    handler: Handler,
+    sink: Sink,
+    now: float,
+    tracing: Tracing | None = None,
+) -> None:
     """The value can't be decoded: permanent, unless the codec's own dependency failed."""
     failure = classify(error, handler.rules)
     if failure.kind is not Kind.PERMANENT and not record.begin(now):
         sink.unstarted.append(record)
         sink.soon()
         return
-    record.failure = failure
+    record.failure = failure if tracing is None else tracing.undecodable(record, error, failure)
     sink.done.append(record)
     sink.soon()
 

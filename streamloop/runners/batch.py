@@ -20,7 +20,6 @@ from streamloop.runners.base import (
     Sink,
     Slot,
     fail_undecoded,
-    failure_of,
     make_message,
     restore,
     timed_out,
@@ -28,9 +27,13 @@ from streamloop.runners.base import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextvars import Context
+
+    from opentelemetry.trace import Span
 
     from streamloop.engine.record import Record
     from streamloop.message import Host, Message
+    from streamloop.telemetry.tracing import AnyAttempt, Tracing
 
 
 class BatchRunner(Runner):
@@ -41,10 +44,11 @@ class BatchRunner(Runner):
         handler: Handler,
         sink: Sink,
         host: Host,
+        tracing: Tracing | None = None,
         *,
         call_in_thread: Callable[[Callable[[], Any], Slot], asyncio.Future[Any]] | None = None,
     ) -> None:
-        super().__init__(handler, sink, host)
+        super().__init__(handler, sink, host, tracing)
         self._call_in_thread = call_in_thread
         self.in_threads = call_in_thread is not None
         self._ready_since = 0.0
@@ -127,7 +131,7 @@ class BatchRunner(Runner):
                 try:
                     value = handler.decoder.decode(value)
                 except BaseException as error:  # noqa: BLE001 - this one fails alone
-                    fail_undecoded(record, error, handler, sink, now)
+                    fail_undecoded(record, error, handler, sink, now, self._tracing)
                     continue
             if not record.begin(now):
                 sink.unstarted.append(record)
@@ -141,27 +145,42 @@ class BatchRunner(Runner):
         slot.begin(records, messages, now, handler.timeout)
         if self._ready:
             self._wake()
-        outcomes = await self._outcomes(slot, values, messages)
+        tracing = self._tracing
+        context = handler.context.copy()
+        attempts: list[AnyAttempt | None] = [None] * len(records)
+        span: Span | None = None
+        if tracing is not None:
+            attempts[:], contexts, span = tracing.begin_batch(records, handler, context)
+            for message, own in zip(messages, contexts, strict=True):
+                message.publish_in(own)
+        outcomes = await self._outcomes(slot, values, messages, context)
         restore(task)
         asked = slot.end()
         stopped = [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes]
         if asked and not any(stopped):
             self.counts.cancel_ignored += 1
-        for record, outcome, was_stopped in zip(records, outcomes, stopped, strict=True):
+        failed = sum(outcome is not None for outcome in outcomes)
+        durations = self.failed_durations if failed else self.durations
+        seconds = self._clock() - now
+        durations.observe(seconds)
+        if tracing is not None:
+            tracing.end_batch(span, failed)
+        for record, outcome, was_stopped, attempt in zip(records, outcomes, stopped, attempts, strict=True):
             if was_stopped and asked == TIMEOUT:
-                record.failure = failure_of(timed_out(handler), handler)
+                self._fail(record, timed_out(handler), attempt, seconds)
             elif outcome is not None:
-                record.failure = failure_of(outcome, handler)
+                self._fail(record, outcome, attempt, seconds)
+            elif attempt is not None and attempt.sampled:
+                assert tracing is not None
+                tracing.returned(attempt, seconds, durations)
             sink.done.append(record)
-        failed = any(outcome is not None for outcome in outcomes)
-        (self.failed_durations if failed else self.durations).observe(self._clock() - now)
 
     async def _outcomes(
-        self, slot: Slot, values: list[Any], messages: list[Message]
+        self, slot: Slot, values: list[Any], messages: list[Message], context: Context
     ) -> list[BaseException | None]:
         """Run the handler, and publish what is to be published on success: all within the time-out."""
         try:
-            returned = await self._call(slot, values, messages)
+            returned = await self._call(slot, values, messages, context)
         except GeneratorExit:
             raise
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
@@ -180,11 +199,10 @@ class BatchRunner(Runner):
                 restore(slot.task)  # each has noted it: those that were confirmed have succeeded
         return outcomes
 
-    async def _call(self, slot: Slot, values: list[Any], messages: list[Message]) -> object:
+    async def _call(self, slot: Slot, values: list[Any], messages: list[Message], context: Context) -> object:
         handler = self.handler
         first: list[Any] = messages if handler.takes_messages else values
         arguments = (first, messages) if handler.wants_message and not handler.takes_messages else (first,)
-        context = handler.context.copy()
         if self._call_in_thread is not None:
             # Shielded: a thread can't be interrupted, and lane and place stay taken until it is back.
             future = self._call_in_thread(lambda: context.run(handler.call, *arguments), slot)

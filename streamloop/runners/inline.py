@@ -18,7 +18,6 @@ from streamloop.runners.base import (
     Slot,
     fail_undecoded,
     failure_in,
-    failure_of,
     make_message,
     timed_out,
 )
@@ -26,13 +25,14 @@ from streamloop.runners.base import (
 if TYPE_CHECKING:
     from streamloop.engine.record import Record
     from streamloop.message import Host, Message
+    from streamloop.telemetry.tracing import AnyAttempt, Tracing
 
 
 class InlineRunner(Runner):
     """Runs ``def`` handlers one after the other on the event loop."""
 
-    def __init__(self, handler: Handler, sink: Sink, host: Host) -> None:
-        super().__init__(handler, sink, host)
+    def __init__(self, handler: Handler, sink: Sink, host: Host, tracing: Tracing | None = None) -> None:
+        super().__init__(handler, sink, host, tracing)
         self._slots.append(Slot())
         self._sleeper: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -73,7 +73,7 @@ class InlineRunner(Runner):
             if value is None or not handler.decoder.is_raw:
                 value = handler.decoder.decode(value)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the loop goes on
-            fail_undecoded(record, error, handler, sink, now)
+            fail_undecoded(record, error, handler, sink, now, self._tracing)
             return
         if not record.begin(now):
             sink.unstarted.append(record)
@@ -83,8 +83,9 @@ class InlineRunner(Runner):
         failure: BaseException | None
         slot = self._slots[0]
         slot.begin([record], None, now, handler.timeout)
+        context = handler.context.copy()
+        attempt = None if self._tracing is None else self._tracing.begin(record, context)
         try:
-            context = handler.context.copy()
             if handler.wants_message:
                 message = make_message(record, handler, self._host, now)
                 failure = failure_in(context.run(handler.call, value, message))
@@ -98,11 +99,11 @@ class InlineRunner(Runner):
             waiting = Slot()
             waiting.begin([record], [message], now, handler.timeout)
             self._slots.append(waiting)
-            waiting.task = self._loop.create_task(self._publish(waiting, message))
+            waiting.task = self._loop.create_task(self._publish(waiting, message, attempt))
         else:
-            self._done(record, failure, now)
+            self._done(record, failure, now, attempt)
 
-    async def _publish(self, slot: Slot, message: Message) -> None:
+    async def _publish(self, slot: Slot, message: Message, attempt: AnyAttempt | None) -> None:
         """What is published on success, within the time-out."""
         failure: BaseException | None = None
         try:
@@ -114,14 +115,22 @@ class InlineRunner(Runner):
         if slot.end() == TIMEOUT and isinstance(failure, asyncio.CancelledError):
             failure = timed_out(self.handler)
         self._slots.remove(slot)
-        self._done(record, failure, started)
+        self._done(record, failure, started, attempt)
 
-    def _done(self, record: Record, failure: BaseException | None, started: float) -> None:
+    def _done(
+        self, record: Record, failure: BaseException | None, started: float, attempt: AnyAttempt | None
+    ) -> None:
+        seconds = self._clock() - started
         if failure is not None:
-            record.failure = failure_of(failure, self.handler)
+            self._fail(record, failure, attempt, seconds)
+            self.failed_durations.observe(seconds)
+        else:
+            self.durations.observe(seconds)
+            if attempt is not None and attempt.sampled:
+                assert self._tracing is not None
+                self._tracing.returned(attempt, seconds, self.durations)
         self._sink.done.append(record)
         self._sink.soon()
-        (self.durations if failure is None else self.failed_durations).observe(self._clock() - started)
 
     def _interrupt(self, slot: Slot) -> None:
         """Nothing that runs on the loop can be interrupted (the watchdog sees it); a publish can."""

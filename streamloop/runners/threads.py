@@ -20,15 +20,16 @@ from streamloop.runners.base import (
     Slot,
     fail_undecoded,
     failure_in,
-    failure_of,
     make_message,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextvars import Context
 
     from streamloop.engine.record import Record
     from streamloop.message import Host, Message
+    from streamloop.telemetry.tracing import AnyAttempt, Tracing
 
 
 T = TypeVar("T")
@@ -37,13 +38,23 @@ T = TypeVar("T")
 class _Job:
     """One call: made on the event loop, run in a thread, and taken back on the event loop."""
 
-    __slots__ = ("error", "message", "record", "seconds", "slot", "value")
+    __slots__ = ("attempt", "context", "error", "message", "record", "seconds", "slot", "value")
 
-    def __init__(self, slot: Slot, record: Record, value: object, message: Message | None) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        record: Record,
+        value: object,
+        message: Message | None,
+        context: Context,
+        attempt: AnyAttempt | None,
+    ) -> None:
         self.slot = slot
         self.record = record
         self.value = value
         self.message = message
+        self.context = context
+        self.attempt = attempt
         self.error: BaseException | None = None
         self.seconds = 0.0
 
@@ -53,8 +64,15 @@ class ThreadRunner(Runner):
 
     in_threads = True
 
-    def __init__(self, handler: Handler, sink: Sink, host: Host, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(handler, sink, host)
+    def __init__(
+        self,
+        handler: Handler,
+        sink: Sink,
+        host: Host,
+        loop: asyncio.AbstractEventLoop,
+        tracing: Tracing | None = None,
+    ) -> None:
+        super().__init__(handler, sink, host, tracing)
         self._loop = loop
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._results: deque[_Job] = deque()
@@ -67,7 +85,7 @@ class ThreadRunner(Runner):
         self._start()
 
     def _start(self) -> None:
-        handler, ready, sink = self.handler, self._ready, self._sink
+        handler, ready, sink, tracing = self.handler, self._ready, self._sink, self._tracing
         while ready:
             if not self._free and len(self._slots) >= handler.concurrency:
                 return
@@ -77,7 +95,7 @@ class ThreadRunner(Runner):
                 if value is None or not handler.decoder.is_raw:
                     value = handler.decoder.decode(value)
             except BaseException as error:  # noqa: BLE001 - whatever it is, the loop goes on
-                fail_undecoded(record, error, handler, sink, self._clock())
+                fail_undecoded(record, error, handler, sink, self._clock(), tracing)
                 continue
             now = self._clock()
             if not record.begin(now):
@@ -87,7 +105,9 @@ class ThreadRunner(Runner):
             slot = self._free.pop() if self._free else self._hire()
             message = make_message(record, handler, self._host, now) if handler.wants_message else None
             slot.begin([record], [message] if message is not None else None, now, handler.timeout)
-            self._jobs.put(_Job(slot, record, value, message))
+            context = handler.context.copy()
+            attempt = None if tracing is None else tracing.begin(record, context)
+            self._jobs.put(_Job(slot, record, value, message, context, attempt))
 
     def _hire(self) -> Slot:
         slot = Slot()
@@ -102,15 +122,14 @@ class ThreadRunner(Runner):
 
     def _serve(self) -> None:
         call: Callable[..., Any] = self.handler.call
-        fresh_context = self.handler.context.copy
         while (job := self._jobs.get()) is not None:
             job.slot.thread = threading.get_ident()
             start = self._clock()
             try:
                 if job.message is None:
-                    job.error = failure_in(fresh_context().run(call, job.value))
+                    job.error = failure_in(job.context.run(call, job.value))
                 else:
-                    job.error = failure_in(fresh_context().run(call, job.value, job.message))
+                    job.error = failure_in(job.context.run(call, job.value, job.message))
                     if job.error is None and job.message.publishes_on_success:
                         job.message.publish_what_is_left()
             except BaseException as error:  # noqa: BLE001 - a handler may raise anything
@@ -128,7 +147,7 @@ class ThreadRunner(Runner):
 
     def _take(self) -> None:
         self._scheduled = False
-        results, sink, handler = self._results, self._sink, self.handler
+        results, sink = self._results, self._sink
         while results:
             job = results.popleft()
             slot = job.slot
@@ -137,8 +156,13 @@ class ThreadRunner(Runner):
                 self.counts.cancel_ignored += 1
             self._free.append(slot)
             if error is not None:
-                job.record.failure = failure_of(error, handler)
-            (self.durations if error is None else self.failed_durations).observe(job.seconds)
+                self._fail(job.record, error, job.attempt, job.seconds)
+                self.failed_durations.observe(job.seconds)
+            else:
+                self.durations.observe(job.seconds)
+                if job.attempt is not None and job.attempt.sampled:
+                    assert self._tracing is not None
+                    self._tracing.returned(job.attempt, job.seconds, self.durations)
             sink.done.append(job.record)
         sink.soon()
         self._start()

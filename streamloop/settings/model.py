@@ -76,6 +76,12 @@ def _ordering(value: object) -> object:
     return "none" if value is None else _word(value)
 
 
+def _switch(value: object) -> object:
+    if isinstance(value, bool):  # YAML reads on and off as these
+        return "on" if value else "off"
+    return _word(value)
+
+
 def _level(value: object) -> object:
     return value.strip().upper() if isinstance(value, str) else value
 
@@ -136,6 +142,7 @@ Limit = Annotated[int, Field(ge=1), BeforeValidator(units.count)]
 The constraint stands first, so that it reaches the JSON schema inside an optional.
 """
 Fraction = Annotated[float, BeforeValidator(_number)]
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
 Text = Annotated[str, BeforeValidator(_text)]
 Secret = Annotated[SecretStr, BeforeValidator(_text)]
 Token = Annotated[SecretStr, Field(min_length=16), BeforeValidator(_text)]
@@ -478,6 +485,21 @@ class Settings(HandlerSettings):
     """A file that holds that token."""
     metrics_exporter: Annotated[Literal["auto", "otlp", "none"], Word] = "auto"
     """Whether metrics are pushed over OTLP. auto: when OTEL_METRICS_EXPORTER or an OTLP endpoint is set."""
+
+    tracing: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = "auto"
+    """Whether messages are traced. auto: when the program has set a TracerProvider, or OTEL_TRACES_EXPORTER
+    or an OTLP endpoint is set. on: also without, to OpenTelemetry's default endpoint.
+    """
+    trace_sample_ratio: Annotated[Share | None, NoneWord] = None
+    """Share of the traces that begin here that are sampled; others as their parent says. none: as
+    OTEL_TRACES_SAMPLER says (all by default). Not for a TracerProvider of the program's own.
+    """
+    trace_keep_failed: bool = True
+    """Whether failed attempts of traces that are not sampled are recorded, at most 10/s of each kind."""
+    trace_clients: bool = False
+    """Whether polls and commits are traced, too."""
+    trace_flush_timeout: Duration = Field(3.0, le=60)
+    """How long a shutdown waits for the last spans to be exported, after the Consumers have left."""
 
     log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_level)] = "INFO"
     """Least severe log records that are written."""

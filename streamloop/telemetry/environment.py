@@ -43,6 +43,14 @@ class MetricExport:
     timeout: float
 
 
+@dataclass(frozen=True, slots=True)
+class TraceExport:
+    """Where spans go. The exporter reads endpoint and headers of the environment itself."""
+
+    exporter: Literal["otlp", "console"]
+    protocol: Protocol
+
+
 def resource_of(settings: Settings, env: Mapping[str, str] = os.environ) -> SdkResource:
     """Who this is: the group and the member, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say."""
     own = SdkResource(
@@ -78,15 +86,36 @@ def metric_export(setting: Literal["auto", "otlp", "none"], env: Mapping[str, st
     )
 
 
-def _endpoint(env: Mapping[str, str]) -> str:
+def trace_export(setting: Literal["auto", "on", "off"], env: Mapping[str, str]) -> TraceExport | None:
+    """Whether spans are made and exported. ``setting`` 'auto': as the environment says."""
+    if _is_true(env.get("OTEL_SDK_DISABLED", "")) or setting == "off":
+        return None
+    exporters = {each.strip().lower() for each in env.get("OTEL_TRACES_EXPORTER", "").split(",")} - {""}
+    if setting == "auto" and not exporters and not _endpoint(env, "TRACES"):
+        return None
+    if "none" in exporters and setting == "auto":
+        return None
+    if exporters - {"otlp", "console", "none"}:
+        log.warning(
+            "OTEL_TRACES_EXPORTER is %s: only otlp, console and none are known here",
+            ",".join(sorted(exporters)),
+            extra={"kind": "telemetry"},
+        )
+        if setting == "auto" and not exporters & {"otlp", "console"}:
+            return None
+    console = "console" in exporters and "otlp" not in exporters
+    return TraceExport("console" if console else "otlp", _protocol(env, "TRACES"))
+
+
+def _endpoint(env: Mapping[str, str], signal: str = "METRICS") -> str:
     return (
-        env.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "").strip()
+        env.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT", "").strip()
         or env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
     )
 
 
-def _protocol(env: Mapping[str, str]) -> Protocol:
-    for name in ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+def _protocol(env: Mapping[str, str], signal: str = "METRICS") -> Protocol:
+    for name in (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         given = env.get(name, "").strip().lower()
         if given == "grpc":
             return "grpc"

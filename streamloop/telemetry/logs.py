@@ -19,7 +19,7 @@ from streamloop.engine.record import Record
 from streamloop.engine.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from streamloop.engine.events import Effect, Event
     from streamloop.engine.retry import Failure
@@ -142,6 +142,8 @@ class StepLog:
 
     def __init__(self, *, keys: bool = False) -> None:
         self.keys = keys
+        self.ids: Callable[[Record, Failure | None], dict[str, str]] | None = None
+        """The trace of a message, where messages are traced."""
         self._allowances: dict[str, _Allowance] = {}
 
     def before(self, now: float, events: Sequence[Event]) -> _Turn | None:
@@ -236,6 +238,8 @@ class StepLog:
         if seen.before is State.PROCESSING:
             fields["duration_ms"] = round((now - record.started) * 1000, 3)
             duration = f" in {fields['duration_ms']:g} ms"
+        if self.ids is not None:
+            fields |= self.ids(record, seen.failure)
         if self.keys:
             fields["key"] = shown_key(record.key)
         if allowance.left_out:

@@ -112,6 +112,7 @@ class Member:
         from streamloop.build import Parts, build_engine, make_preparer
         from streamloop.core import Core
         from streamloop.lifecycle import Bounds, Phase, Run
+        from streamloop.telemetry.exporting import open_traces
         from streamloop.watchdog import Watchdog
 
         world, topics, assembly = self._world, self.topics, self.assembly
@@ -125,6 +126,14 @@ class Member:
             group=settings.group,
             clock=clock.monotonic,
             wall=clock.wall,
+            # Only where the test has set a TracerProvider: a test exports nothing by itself.
+            tracing=open_traces(
+                settings,
+                {"traces": 0},
+                clock=clock.monotonic,
+                wall=clock.wall,
+                may_make_provider=False,
+            ).tracing,
         )
         names = [("source", list(topics.sources)), ("retry", topics.retry_names)]
         preparer = make_preparer(topics, settings.group, clock=clock.monotonic, wall=clock.wall)
