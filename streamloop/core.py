@@ -250,10 +250,13 @@ class Core:
         if self.unstarted:
             events.append(ev.Unstarted(self.unstarted.copy()))
             self.unstarted.clear()
-        self.step(events)
         tracing = self.tracing
-        if tracing is not None and tracing.ended:
-            tracing.settle()
+        # What ends within this step (a record that can't be decoded) is the next one's.
+        ended = len(tracing.ended) if tracing is not None else 0
+        self.step(events)
+        if ended:
+            assert tracing is not None
+            tracing.settle(ended)
 
     def step(self, events: Sequence[Event]) -> None:
         """One call of the engine, and what follows from it.

@@ -33,6 +33,7 @@ DURATIONS: Final = frozenset(
         "shutdown_timeout",
         "revoke_wait",
         "termination_grace",
+        "trace_flush_timeout",
         "retry_topic_retention",
     }
 )

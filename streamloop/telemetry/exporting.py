@@ -157,7 +157,6 @@ class OwnProvider:
     """The process's TracerProvider, where streamloop has made it."""
 
     def __init__(self, settings: Settings) -> None:
-        self.ids = DrawnIds()
         self.sampler = KeepFailedSampler(head_sampler(settings))
         self.queue = SpanQueue(queue_limit(os.environ))
         self.users = 0
@@ -165,7 +164,7 @@ class OwnProvider:
         self.provider = TracerProvider(
             sampler=self.sampler,
             resource=resource_of(settings),
-            id_generator=self.ids,
+            id_generator=DrawnIds(),
             shutdown_on_exit=False,
         )
         self.provider.add_span_processor(self.queue)
@@ -284,7 +283,7 @@ def open_traces(
         if not isinstance(provider, trace.ProxyTracerProvider):
             if sdk_off or isinstance(provider, trace.NoOpTracerProvider):
                 return Traces()
-            return Traces(_tracing(settings, provider, None, clock, wall))
+            return Traces(_tracing(settings, provider, clock, wall))
     export = None if sdk_off else trace_export(settings.tracing, os.environ)
     if export is None or not may_make_provider:
         return Traces()
@@ -300,17 +299,17 @@ def open_traces(
         failures["traces"] += 1
         log.exception("spans can't be exported: nothing is traced", extra={"kind": "telemetry"})
         return Traces()
-    return Traces(_tracing(settings, own.provider, own.ids, clock, wall), own)
+    return Traces(_tracing(settings, own.provider, clock, wall), own)
 
 
 def _tracing(
     settings: Settings,
     provider: trace.TracerProvider,
-    ids: DrawnIds | None,
     clock: Callable[[], float],
     wall: Callable[[], float],
 ) -> Tracing:
     sampler = getattr(provider, "sampler", None)
+    ids = getattr(provider, "id_generator", None)
     wrapped = sampler is not None and "KeepFailed{" in sampler.get_description()
     if settings.trace_keep_failed and not wrapped and not (sampler and samples_everything(sampler)):
         log.info(
@@ -327,6 +326,6 @@ def _tracing(
         client=settings.client_id or settings.member,
         clock=clock,
         wall=wall,
-        ids=ids,
+        ids=ids if isinstance(ids, DrawnIds) else None,
         keep_failed=settings.trace_keep_failed and (wrapped or sampler is None),
     )

@@ -123,6 +123,8 @@ class _Seen:
     before: State
     attempt: int
     failure: Failure | None
+    ids: dict[str, str]
+    """Its trace, where messages are traced."""
 
 
 @dataclass(slots=True)
@@ -161,7 +163,7 @@ class StepLog:
                 self._look(turn, event.records)
             elif type(event) is ev.Published:
                 record = event.record
-                turn.seen.append(_Seen(record, record.state, record.attempt, None))
+                turn.seen.append(self._see(record, None))
         if debug and events:
             turns.debug("turn: %s", _named(events), extra={"kind": "turn_start", "events": len(events)})
         return turn
@@ -174,8 +176,12 @@ class StepLog:
         chosen = failed
         if room > 0:
             chosen = failed + [record for record in looked_at if record.failure is None][:room]
-        turn.seen += [_Seen(each, each.state, each.attempt, each.failure) for each in chosen]
+        turn.seen += [self._see(each, each.failure) for each in chosen]
         turn.more += len(records) - len(chosen)
+
+    def _see(self, record: Record, failure: Failure | None) -> _Seen:
+        ids = self.ids(record, failure) if self.ids is not None else {}
+        return _Seen(record, record.state, record.attempt, failure, ids)
 
     def _allowance(self, outcome: str) -> _Allowance:
         return self._allowances.setdefault(outcome, _Allowance())
@@ -238,8 +244,7 @@ class StepLog:
         if seen.before is State.PROCESSING:
             fields["duration_ms"] = round((now - record.started) * 1000, 3)
             duration = f" in {fields['duration_ms']:g} ms"
-        if self.ids is not None:
-            fields |= self.ids(record, seen.failure)
+        fields |= seen.ids
         if self.keys:
             fields["key"] = shown_key(record.key)
         if allowance.left_out:

@@ -134,18 +134,21 @@ class Tracing:
 
     def begin(self, record: Record, context: contextvars.Context) -> AnyAttempt:
         """An attempt begins now. The message's trace is attached in ``context``, the handler's own."""
+        drawn = False
         attempts = record.attempts
         if self._light and (attempts is None or attempts.last is None):
             headers = record.message.headers()
             light: Light | None = None
             if not headers:
                 light = self._draw()
+                drawn = True
             else:
                 found = dict(headers)
                 traceparent = found.get(TRACEPARENT)
                 if traceparent is None:
                     if TRACEPARENT not in found and BAGGAGE not in found:
                         light = self._draw()
+                        drawn = True
                 elif (
                     traceparent[-1:] in _UNSAMPLED_ENDS
                     and len(found) == len(headers)
@@ -157,7 +160,7 @@ class Tracing:
                 context.run(otel.attach, trace.set_span_in_context(light, _EMPTY))
                 return light
         try:
-            attempt, attached = self._start(record)
+            attempt, attached = self._start(record, drawn=drawn)
         except Exception as error:  # noqa: BLE001 - a sampler or a span processor of the user's
             self._went_wrong(error)
             attempt = Drawn(draw_trace_id())
@@ -165,19 +168,19 @@ class Tracing:
         context.run(otel.attach, attached)
         return attempt
 
-    def _draw(self) -> Light | None:
-        """A trace begins. None: it is recorded, or the sampler has to be asked."""
+    def _draw(self, links: Sequence[SpanContext] = ()) -> Light | None:
+        """A trace begins. None: it is recorded (as the next that is started), or the sampler is asked."""
         if self._bound is None:
             return None
         trace_id = draw_trace_id()
         if trace_id & LOW_64 >= self._bound:
-            return Drawn(trace_id)
+            return Drawn(trace_id, links)
         assert self._ids is not None
         self._ids.use(trace_id)
         return None
 
-    def _start(self, record: Record) -> tuple[AnyAttempt, Context]:
-        """The attempt, and the context that its handler runs in."""
+    def _start(self, record: Record, *, drawn: bool) -> tuple[AnyAttempt, Context]:
+        """The attempt, and the context that its handler runs in. ``drawn``: it is decided already."""
         origin = read_origin(record.message.headers())
         context, parent = origin.context, origin.parent
         keep = origin.one_sampled
@@ -193,6 +196,8 @@ class Tracing:
         if parent is not None and self._parent_decides and not keep and not parent.trace_flags.sampled:
             light = Light(parent, origin.parent, origin.links)
             return light, trace.set_span_in_context(light, context)
+        if parent is None and not keep and not drawn and (beginning := self._draw(origin.links)) is not None:
+            return beginning, trace.set_span_in_context(beginning, context)
         begun = self._wall()
         span = self._start_span(record, context, origin.links, begun, keep=keep)
         if span.is_recording():
@@ -294,9 +299,10 @@ class Tracing:
         attempt = self.begin(record, contextvars.Context())
         return self.failed(attempt, record, error, failure, 0.0, None)
 
-    def settle(self) -> None:
-        """The engine has taken the attempts that were over: their spans end, and say what became of them."""
-        ended, self.ended = self.ended, []
+    def settle(self, count: int) -> None:
+        """The engine has taken so many of ``ended``: their spans end, and say what became of them."""
+        ended = self.ended[:count]
+        del self.ended[:count]
         for attempt in ended:
             state = attempt.record.state
             failure = attempt.failure
@@ -484,10 +490,10 @@ class Tracing:
     # -------------------------------------------------------------------------------------------- the rest
 
     def ids_of(self, record: Record, failure: Failure | None) -> dict[str, str]:
-        """The trace of a message, for a log line about it; empty when it has none that is known."""
+        """The trace of a message that is not acknowledged yet, for a log line; empty when none is known."""
         span = failure.trace if failure is not None else None
         if span is None:
-            span = next((each.span for each in self.ended if each.record is record), None)
+            span = next((each.span for each in self.ended if each.record is record), _trace_of(record))
         if isinstance(span, trace.Span):
             return shown_ids(span.get_span_context())
         for name, value in record.message.headers() or ():
@@ -498,7 +504,7 @@ class Tracing:
 
     def close(self) -> None:
         """End what is still open: records that were not confirmed."""
-        self.settle()
+        self.settle(len(self.ended))
         for number in list(self._sends):
             self.gave_up(number)
 
