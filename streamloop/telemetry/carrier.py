@@ -28,10 +28,17 @@ if TYPE_CHECKING:
 BAGGAGE: Final = "baggage"
 
 read_traceparent: Final = re.compile(
-    rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]([0-9a-f])"
+    rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}"
 ).fullmatch
-UNSAMPLED: Final = frozenset(b"02468ace")
-"""Last characters of a traceparent that is not sampled."""
+"""A valid traceparent of version 00: trace id and span id."""
+is_unsampled: Final = re.compile(
+    rb"00-(?!0000)[0-9a-f]{32}-(?!0000)[0-9a-f]{16}-[0-9a-f][02468ace]"
+).fullmatch
+"""A valid one whose sampled flag is not set. Asked of each message: so it looks for no long run of zeros, and
+leaves one id of 65,536 to others."""
+
+SPAN_KEY: Final = next(iter(trace.set_span_in_context(INVALID_SPAN, Context())))
+"""Under what the current span is in a Context: making one directly costs half of set_span_in_context()."""
 
 _W3C: Final = TraceContextTextMapPropagator()
 
@@ -73,11 +80,14 @@ class Light(trace.NonRecordingSpan):
 class Carried(Light):
     """The message's own, unsampled context. Made for nearly every message, so it reads nothing yet."""
 
-    def __init__(self, traceparent: bytes, tracestate: bytes | None) -> None:
+    _tracestate: bytes | None = None
+    _read: SpanContext | None = None
+
+    def __init__(self, traceparent: bytes, tracestate: bytes | None = None) -> None:
         # Not the base's: what it would set is read from the header later, if at all.
         self._traceparent = traceparent
-        self._tracestate = tracestate
-        self._read: SpanContext | None = None
+        if tracestate is not None:
+            self._tracestate = tracestate
 
     def get_span_context(self) -> SpanContext:
         """The context in the header."""
@@ -111,10 +121,13 @@ class Carried(Light):
 class Drawn(Light):
     """A trace that begins here and is not recorded."""
 
+    _links: Sequence[SpanContext] = ()
+    _made: SpanContext | None = None
+
     def __init__(self, trace_id: int, links: Sequence[SpanContext] = ()) -> None:
         self.trace_id = trace_id
-        self._links = links
-        self._made: SpanContext | None = None
+        if links:
+            self._links = links
 
     def get_span_context(self) -> SpanContext:
         """The drawn trace id, and a span id that nothing else has."""
@@ -162,6 +175,11 @@ class Origin(NamedTuple):
     def one_sampled(self) -> bool:
         """One of several contexts is sampled: the new trace that links to it is recorded too."""
         return self.parent is None and any(each.trace_flags.sampled for each in self.links)
+
+
+def origin_of(parent: SpanContext) -> Origin:
+    """A message's with this context, and no baggage."""
+    return Origin(Context({SPAN_KEY: trace.NonRecordingSpan(parent)}), parent, (parent,))
 
 
 def read_origin(headers: RawHeaders | None) -> Origin:

@@ -32,12 +32,14 @@ from streamloop.kafka.publisher import ReportKind
 from streamloop.telemetry import attributes as at
 from streamloop.telemetry.carrier import (
     BAGGAGE,
-    UNSAMPLED,
+    SPAN_KEY,
     Carried,
     Drawn,
     Light,
     injected,
+    is_unsampled,
     is_w3c,
+    origin_of,
     read_origin,
     read_traceparent,
     replaced,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from streamloop.kafka.publisher import PublishRequest, Report
     from streamloop.message import Outgoing, RawMessage
     from streamloop.runners.base import Handler
+    from streamloop.telemetry.carrier import Origin
     from streamloop.telemetry.durations import Durations
     from streamloop.telemetry.sampler import DrawnIds
 
@@ -135,32 +138,35 @@ class Tracing:
     def begin(self, record: Record, context: contextvars.Context) -> AnyAttempt:
         """An attempt begins now. The message's trace is attached in ``context``, the handler's own."""
         drawn = False
+        origin: Origin | None = None
         attempts = record.attempts
         if self._light and (attempts is None or attempts.last is None):
-            headers = record.message.headers()
+            traceparent = tracestate = None
+            simple = True
+            for name, value in record.message.headers() or ():
+                if name == TRACEPARENT:
+                    simple = simple and traceparent is None and value is not None
+                    traceparent = value
+                elif name == TRACESTATE:
+                    simple = simple and tracestate is None
+                    tracestate = value
+                elif name == BAGGAGE:
+                    simple = False
             light: Light | None = None
-            if not headers:
+            if not simple:
+                pass
+            elif traceparent is None:
+                drawn = self._bound is not None
                 light = self._draw()
-                drawn = True
-            else:
-                found = dict(headers)
-                traceparent = found.get(TRACEPARENT)
-                if traceparent is None:
-                    if TRACEPARENT not in found and BAGGAGE not in found:
-                        light = self._draw()
-                        drawn = True
-                elif (
-                    traceparent[-1:] in _UNSAMPLED_ENDS
-                    and len(found) == len(headers)
-                    and BAGGAGE not in found
-                    and read_traceparent(traceparent) is not None
-                ):
-                    light = Carried(traceparent, found.get(TRACESTATE))
+            elif is_unsampled(traceparent) is not None:
+                light = Carried(traceparent) if tracestate is None else Carried(traceparent, tracestate)
+            elif read_traceparent(traceparent) is not None:
+                origin = origin_of(Carried(traceparent, tracestate).get_span_context())
             if light is not None:
-                context.run(otel.attach, trace.set_span_in_context(light, _EMPTY))
+                context.run(otel.attach, Context({SPAN_KEY: light}))
                 return light
         try:
-            attempt, attached = self._start(record, drawn=drawn)
+            attempt, attached = self._start(record, origin, drawn=drawn)
         except Exception as error:  # noqa: BLE001 - a sampler or a span processor of the user's
             self._went_wrong(error)
             attempt = Drawn(draw_trace_id())
@@ -179,9 +185,13 @@ class Tracing:
         self._ids.use(trace_id)
         return None
 
-    def _start(self, record: Record, *, drawn: bool) -> tuple[AnyAttempt, Context]:
-        """The attempt, and the context that its handler runs in. ``drawn``: it is decided already."""
-        origin = read_origin(record.message.headers())
+    def _start(self, record: Record, origin: Origin | None, *, drawn: bool) -> tuple[AnyAttempt, Context]:
+        """The attempt, and the context that its handler runs in.
+
+        ``origin``: None when it is not read yet. ``drawn``: it is decided already.
+        """
+        if origin is None:
+            origin = read_origin(record.message.headers())
         context, parent = origin.context, origin.parent
         keep = origin.one_sampled
         last = _trace_of(record)
@@ -507,9 +517,6 @@ class Tracing:
         self.settle(len(self.ended))
         for number in list(self._sends):
             self.gave_up(number)
-
-
-_UNSAMPLED_ENDS: Final = frozenset(bytes([each]) for each in UNSAMPLED)
 
 
 def _trace_of(record: Record) -> Span | None:
