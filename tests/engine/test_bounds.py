@@ -106,7 +106,8 @@ def test_H2_what_is_stopped_when_the_drain_is_cut_short_is_no_failure_of_the_mes
     shell.step(ev.Finished([first]))
     shell.step(ev.Finished([second]))
     shell.step(ev.Drain())
-    assert shell.of(ev.Drained) == shell.of(ev.Commit) == []
+    assert not shell.of(ev.Drained)
+    assert not shell.of(ev.Commit)
 
     shell.step(ev.CutShort())
     assert [commit.offset for commit in shell.of(ev.Commit)] == [2]  # at once: the partition leaves now
