@@ -558,6 +558,8 @@ class Run:
             if poller.is_alive():
                 log.error("Consumer %s did not close within %g s", poller.label, timeout)
                 self._end.because(f"Consumer {poller.label} did not close in time", DRAIN_TIMED_OUT)
+        if parts.lookup is not None:
+            parts.lookup.close()
         left = await in_daemon_thread(
             lambda: parts.publisher.close(0.0 if self._stop_now else PUBLISH_TIMEOUT)
         )

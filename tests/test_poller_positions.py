@@ -6,6 +6,7 @@ import pytest
 
 from streamloop.engine import events as ev
 from streamloop.engine.events import Reason
+from streamloop.engine.metadata import Identity, encode
 from streamloop.kafka.poller import PollerOptions, ResetTopic
 from streamloop.kafka.positions import PositionError, StartPolicy
 from streamloop.kafka.topics import Untold
@@ -224,6 +225,27 @@ def test_R13_a_recreated_topic_is_noticed_by_its_id_and_starts_at_its_beginning(
     newest = bench.of(ev.Assigned)[-1]
     assert newest.epoch > epoch
     assert (newest.offset, newest.committed, newest.topic_id) == (0, False, "id-2")
+
+
+def test_R13_a_commit_of_an_earlier_topic_of_the_name_is_not_where_this_one_starts(bench: Bench) -> None:
+    bench.lookup.ids["t"] = "id-2"
+    bench.consumer.log[P0] = [0, 500]
+    before = Identity(bench.lookup.cluster_id, "id-1")
+    bench.consumer.broker[P0] = (103, encode(before, 103, -1, []))
+    bench.consumer.assign_now(P0)
+    bench.turn(4)
+    [begun] = bench.of(ev.Assigned)
+    assert (begun.offset, begun.committed, begun.topic_id) == (0, False, "id-2")
+
+
+def test_R13_R14_an_offset_beside_metadata_of_another_cluster_is_where_it_starts(bench: Bench) -> None:
+    bench.consumer.log[P0] = [0, 500]
+    elsewhere = Identity("another-cluster", "another-id")
+    bench.consumer.broker[P0] = (103, encode(elsewhere, 103, -1, []))
+    bench.consumer.assign_now(P0)
+    bench.turn(4)
+    [begun] = bench.of(ev.Assigned)
+    assert (begun.offset, begun.committed) == (103, True)
 
 
 def test_R13_told_of_it_the_epoch_ends_what_was_dirty_is_dropped_and_it_starts_anew(bench: Bench) -> None:

@@ -148,6 +148,7 @@ class Poller:
             emit=self.emit,
             clock=clock,
             jitter=jitter,
+            group=options.group,
         )
         self._rebalance = Rebalance(
             self,
