@@ -55,6 +55,7 @@ class Parts:
     publisher: Publisher
     pollers: list[Poller]
     capacities: list[Capacity]
+    lookup: TopicLookup | None = None
 
 
 def consumer_spec(build: HandlerBuild, topics: Topics) -> ConsumerSpec:
@@ -142,7 +143,7 @@ def build_parts(
         for index, capacity in enumerate(capacities)
     ]
     core.connect(pollers, publisher)
-    return Parts(engine, core, publisher, pollers, capacities)
+    return Parts(engine, core, publisher, pollers, capacities, lookup)
 
 
 def make_preparer(
@@ -201,6 +202,7 @@ def make_poller(
         topics=topics.retry_names if retries else list(topics.sources),
         capacity=capacity,
         options=PollerOptions(
+            group=settings.group,
             protocol=settings.group_protocol,
             policy=policy,
             dwell=settings.dwell,

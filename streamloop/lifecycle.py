@@ -259,7 +259,8 @@ class Run:
         hooks_ran = False
         try:
             hooks_ran = True
-            if await self._hooks(self.assembly.on_startup, self.settings.startup_timeout, "on_startup"):
+            started = await self._hooks(self.assembly.on_startup, self.settings.startup_timeout, "on_startup")
+            if started and not self._stop.is_set():
                 self._begin(parts, topics)
                 await self._until_told(parts)
             await self._drain(parts)
@@ -274,14 +275,14 @@ class Run:
         """Until a broker has answered and the topics are as they have to be, or it is told to stop."""
         admin = make_admin(self.settings)
         self._topic_check = check = TopicCheck(self.assembly, topics, admin)
-        said = ""
+        said = "No Kafka broker has answered yet."
         say_at = 0.0
-        while not self._stop.is_set():
+        while not self._stop.is_set() and not self._is_over():
             problem = ""
             look = in_daemon_thread(lambda: check.look(BROKER_ANSWER, create=self.settings.create_topics))
             try:
                 if not await self._unless_told(look):
-                    return
+                    break
             except BrokersUnreachableError as error:
                 problem = f"{error} Trying again."
             for warning in check.warnings:
@@ -299,16 +300,15 @@ class Run:
             if problem != said or now >= say_at:
                 log.warning("%s", problem, extra={"kind": "broker_unreachable"})
                 said, say_at = problem, now + SAY_AGAIN
-            if self._is_over():
-                self._end.because(f"max_runtime is over, and the loop could not start. {problem}", FATAL)
-                return
             await self._unless_told(asyncio.sleep(ASK_AGAIN))
+        if self._is_over():
+            self._end.because(f"max_runtime is over, and the loop could not start. {said}", FATAL)
 
     def _is_over(self) -> bool:
         return self._end_at is not None and time.monotonic() >= self._end_at
 
     async def _unless_told(self, what: Coroutine[Any, Any, None]) -> bool:
-        """Wait for it, but no longer than until somebody ends the run. False when it did not come to its end.
+        """Wait for it, but no longer than until somebody ends the run, or its time is over. False: it did.
 
         A question to brokers that are away takes seconds, and a signal must not wait for its answer.
         """
@@ -316,7 +316,8 @@ class Run:
         task = asyncio.ensure_future(what)
         told = asyncio.ensure_future(self._wake.wait())
         try:
-            await asyncio.wait({task, told}, return_when=asyncio.FIRST_COMPLETED)
+            left = None if self._end_at is None else max(0.0, self._end_at - time.monotonic())
+            await asyncio.wait({task, told}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 return False
             task.result()
@@ -578,6 +579,7 @@ class Run:
             for each in parts.publisher.blocked
         )
         self._end.because(f"the drain was cut short: {waited}{unwritten}", DRAIN_TIMED_OUT)
+        core.step([ev.CutShort()])
         for runner in core.runners:
             runner.stop()
         grace = time.monotonic() + (0.0 if self._stop_now else CANCEL_GRACE)
@@ -607,6 +609,8 @@ class Run:
             if poller.is_alive():
                 log.error("Consumer %s did not close within %g s", poller.label, timeout)
                 self._end.because(f"Consumer {poller.label} did not close in time", DRAIN_TIMED_OUT)
+        if parts.lookup is not None:
+            parts.lookup.close()
         left = await in_daemon_thread(
             lambda: parts.publisher.close(0.0 if self._stop_now else PUBLISH_TIMEOUT)
         )

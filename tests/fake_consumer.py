@@ -104,13 +104,16 @@ class FakeMessage:
 
 
 class FakeQuestion(Question):
-    """Waiting for it moves the clock, unless it is answered."""
+    """Waiting for it moves the clock, unless it is answered, or the lookup answers those who wait."""
 
-    def __init__(self, clock: FakeClock) -> None:
+    def __init__(self, clock: FakeClock, lookup: "FakeLookup") -> None:
         super().__init__()
         self._clock = clock
+        self._lookup = lookup
 
     def wait(self, timeout: float) -> bool:
+        if self._lookup.answers_waits:
+            self._lookup.speak()
         if not self.done:
             self._clock.now += timeout
         return self.done
@@ -126,6 +129,7 @@ class FakeLookup:
         self.oldest: dict[TopicPartition, int] = {}
         self.newest: dict[TopicPartition, int] = {}
         self.silent = False
+        self.answers_waits = False
         self.asked: list[tuple[str, Any]] = []
         self._held: list[tuple[Question, Callable[[], Answer]]] = []
 
@@ -147,7 +151,7 @@ class FakeLookup:
 
     def _ask(self, what: tuple[str, Any], find: Callable[[], Answer]) -> Question:
         self.asked.append(what)
-        question = FakeQuestion(self._clock)
+        question = FakeQuestion(self._clock, self)
         if self.silent:
             self._held.append((question, find))
         else:

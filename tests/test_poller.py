@@ -225,6 +225,15 @@ def test_B3_a_pause_that_survived_in_the_client_is_resumed_when_nothing_holds_th
     assert bench.offsets(P0) == [0]
 
 
+def test_after_an_assignment_the_client_is_not_believed_to_have_paused_what_was_paused(bench: Bench) -> None:
+    epoch = bench.assigned(P0, 0)
+    bench.tell(ev.Hold(0, P0, epoch, frozenset({Reason.OPERATOR})))
+    bench.turn()
+    bench.consumer.paused.clear()
+    bench.assigned(P1, 0)
+    assert bench.consumer.paused == {P0}
+
+
 def test_a_partition_that_an_error_stopped_while_paused_is_started_again_when_it_resumes(
     bench: Bench,
 ) -> None:

@@ -98,6 +98,17 @@ def test_R4_a_revoke_while_a_commit_is_in_flight_sends_only_what_changed_and_doe
     assert bench.of(ev.Committed) == []
 
 
+def test_R4_a_revoke_sends_nothing_that_is_in_flight_already(bench: Bench) -> None:
+    bench.consumer.answers = False
+    epoch = bench.assigned(P0, 0, range(3))
+    bench.tell(commit(P0, epoch, 1, 2))
+    bench.turn()
+    answering(bench, lambda epoch: ev.Quiet(0, P0, epoch))
+    bench.consumer.revoke_now(P0)
+    bench.turn()
+    assert bench.consumer.count("commit") == 1
+
+
 def test_R1_commands_other_than_commits_wait_for_the_end_of_the_callback(bench: Bench) -> None:
     epoch = bench.assigned(P0, 0, range(3))
     bench.assigned(P1, 0, range(3))
@@ -160,6 +171,19 @@ def test_commits_are_coalesced_and_one_is_in_flight(bench: Bench) -> None:
     bench.turn(2)
     assert bench.consumer.last("commit") == {P0: (4, "")}
     assert [(e.offset, e.version) for e in bench.of(ev.Committed)] == [(2, 3), (4, 5)]
+
+
+def test_while_a_commit_is_in_flight_no_other_partitions_goes_out_either(bench: Bench) -> None:
+    first, second = two(bench)
+    bench.consumer.answers = False
+    bench.tell(commit(P0, first, 1, 1))
+    bench.turn()
+    bench.tell(commit(P1, second, 1, 1))
+    bench.turn(3)
+    assert bench.consumer.count("commit") == 1
+    bench.consumer.answer({P0: (1, "")})
+    bench.turn()
+    assert bench.consumer.last("commit") == {P1: (1, "")}
 
 
 def test_R3_a_commit_of_another_epoch_is_dropped_at_the_last_step(bench: Bench) -> None:

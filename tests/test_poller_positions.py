@@ -6,6 +6,7 @@ import pytest
 
 from streamloop.engine import events as ev
 from streamloop.engine.events import Reason
+from streamloop.engine.metadata import Identity, encode
 from streamloop.kafka.poller import PollerOptions, ResetTopic
 from streamloop.kafka.positions import PositionError, StartPolicy
 from streamloop.kafka.topics import Untold
@@ -182,6 +183,22 @@ def test_R10_stop_names_the_gap() -> None:
         bench.turn(5)
 
 
+def test_what_comes_while_its_place_is_being_found_is_fetched_again_from_there(bench: Bench) -> None:
+    epoch = bench.assigned(P0, 0, range(3))
+    bench.lookup.newest[P0] = 3
+    bench.lookup.silent = True
+    bench.consumer.queue.append(FakeMessage("t", 0, 3, error=-140))
+    bench.turn(2)
+    bench.consumer.queue.append(FakeMessage("t", 0, 3))
+    bench.turn(2)
+    assert bench.offsets(P0) == [0, 1, 2]
+    bench.consumer.log[P0] = list(range(4))
+    bench.lookup.speak()
+    bench.turn(6)
+    assert bench.offsets(P0) == [0, 1, 2, 3]
+    assert bench.of(ev.Assigned)[-1].epoch == epoch
+
+
 def test_an_out_of_range_error_about_an_earlier_position_changes_nothing(bench: Bench) -> None:
     bench.assigned(P0, 0, range(3))
     bench.lookup.newest[P0] = 3
@@ -208,6 +225,27 @@ def test_R13_a_recreated_topic_is_noticed_by_its_id_and_starts_at_its_beginning(
     newest = bench.of(ev.Assigned)[-1]
     assert newest.epoch > epoch
     assert (newest.offset, newest.committed, newest.topic_id) == (0, False, "id-2")
+
+
+def test_R13_a_commit_of_an_earlier_topic_of_the_name_is_not_where_this_one_starts(bench: Bench) -> None:
+    bench.lookup.ids["t"] = "id-2"
+    bench.consumer.log[P0] = [0, 500]
+    before = Identity(bench.lookup.cluster_id, "id-1")
+    bench.consumer.broker[P0] = (103, encode(before, 103, -1, []))
+    bench.consumer.assign_now(P0)
+    bench.turn(4)
+    [begun] = bench.of(ev.Assigned)
+    assert (begun.offset, begun.committed, begun.topic_id) == (0, False, "id-2")
+
+
+def test_R13_R14_an_offset_beside_metadata_of_another_cluster_is_where_it_starts(bench: Bench) -> None:
+    bench.consumer.log[P0] = [0, 500]
+    elsewhere = Identity("another-cluster", "another-id")
+    bench.consumer.broker[P0] = (103, encode(elsewhere, 103, -1, []))
+    bench.consumer.assign_now(P0)
+    bench.turn(4)
+    [begun] = bench.of(ev.Assigned)
+    assert (begun.offset, begun.committed) == (103, True)
 
 
 def test_R13_told_of_it_the_epoch_ends_what_was_dirty_is_dropped_and_it_starts_anew(bench: Bench) -> None:
@@ -252,6 +290,20 @@ def test_R13_the_last_commit_of_a_partition_that_leaves_is_not_sent_to_a_recreat
     bench.turn()
     assert bench.consumer.count("commit") == 0
     assert bench.of(ev.Closed)
+
+
+def test_R13_the_callback_waits_a_little_for_the_id_when_it_has_something_to_commit(bench: Bench) -> None:
+    epoch = bench.assigned(P0, 100)
+    bench.lookup.ids["t"] = "id-2"
+    bench.lookup.silent = bench.lookup.answers_waits = True
+    bench.on_event = lambda event: (
+        bench.tell(commit(P0, epoch, 103, 5), ev.Quiet(0, P0, epoch))
+        if isinstance(event, ev.Revoking)
+        else None
+    )
+    bench.consumer.revoke_now(P0)
+    bench.turn()
+    assert bench.consumer.count("commit") == 0
 
 
 def test_a_topic_that_is_gone_is_held_once_and_goes_on_when_it_is_back(bench: Bench) -> None:

@@ -88,6 +88,8 @@ class Engine:
         self.parts: dict[TopicPartition, Partition] = {}
         self.now = 0.0
         self.draining = False
+        self.cut_short = False
+        """The drain's time is over: what fails was stopped."""
         self.halted = False
         self.late = 0
         """Events of ended epochs."""
@@ -125,6 +127,7 @@ class Engine:
             ev.HoldChanged: self._hold_changed,
             ev.Sought: self._sought,
             ev.Drain: self._drain,
+            ev.CutShort: self._cut_short,
             ev.Tick: self._tick,
         }
 
@@ -551,6 +554,10 @@ class Engine:
         for part in self.parts.values():
             part.closing = True
             part.settle_stopped()
+
+    def _cut_short(self, _event: ev.CutShort) -> None:
+        self.cut_short = True
+        self.commits.flush()  # the partitions leave now, and do not wait for what still runs
 
     def halt(self, effect: ev.Halt) -> None:
         """A fatal error: start nothing any more."""

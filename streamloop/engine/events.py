@@ -170,6 +170,15 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class CutShort:
+    """The drain's time is over, and what still runs was asked to stop.
+
+    What fails from here on fails because of that, so that it says nothing about the message: it is not
+    acknowledged, not retried and no dead letter, and it comes again.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; nothing else happened."""
 
@@ -189,6 +198,7 @@ Event = (
     | HoldChanged
     | Sought
     | Drain
+    | CutShort
     | Tick
 )
 

@@ -20,7 +20,7 @@ import binascii
 import hashlib
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,23 +70,22 @@ def encode(identity: Identity, committed: int, leader_epoch: int, runs: Sequence
     """Metadata for a commit of ``committed``: ascending, disjoint, non-touching runs at or above it.
 
     A run may begin at ``committed`` itself: what an earlier commit knew, and was not received again yet.
-    Returns an empty string when there is nothing to carry. Never longer than :data:`LIMIT`.
+    Without runs it says only whose the commit is, which a recreated topic is known by; an empty string where
+    the topic has no id either. Never longer than :data:`LIMIT`.
     """
-    if not runs:
+    if not runs and identity.topic_id == UNKNOWN:
         return ""
     cluster = _short(identity.cluster_id)
     topic = _short(identity.topic_id)
     head = cluster + topic + _hashed(identity.group) + _varint(committed) + _varint(leader_epoch + 1)
     room = _MOST_BYTES - 1 - len(head) - 4
     as_runs, runs_reach = _encode_runs(committed, runs, room)
-    as_bits, bits_reach = _encode_bits(committed, runs, room)
+    as_bits, bits_reach = _encode_bits(committed, runs, room) if runs else (b"", committed)
     # The one that reaches further; of two that reach as far, the shorter.
     if (runs_reach, -len(as_runs)) >= (bits_reach, -len(as_bits)):
         kind, payload = _RUNS, as_runs
     else:
         kind, payload = _BITSET, as_bits
-    if not payload:
-        return ""
     body = bytes((kind,)) + head + payload
     body += zlib.crc32(body).to_bytes(4, "big")
     return PREFIX + base64.urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
@@ -104,6 +103,41 @@ def decode(text: str, identity: Identity, committed: int) -> Restored | Ignored 
         return Ignored("it was written by another program")
     if len(text) > LIMIT:
         return Ignored(f"it is longer than {LIMIT} characters")
+    body = _body(text)
+    if isinstance(body, Ignored):
+        return body
+    try:
+        return _decode_body(body, identity, committed)
+    except (_MalformedError, UnicodeDecodeError):
+        return Ignored("it is malformed")
+
+
+def is_of_recreated(text: str, identity: Identity, committed: int) -> bool:
+    """Whether this group committed this very offset to an earlier topic of the same name.
+
+    A commit that was on its way when the topic was deleted and made again lands on the new one. Its offset
+    means nothing there, and starting at it would skip the records below. Metadata of another cluster or group
+    (a mirror's, a copied group's) says nothing about the offset beside it.
+    """
+    body = _body(text) if text.startswith(PREFIX) and len(text) <= LIMIT else None
+    if body is None or isinstance(body, Ignored):
+        return False
+    try:
+        written = _read_head(body)
+    except (_MalformedError, UnicodeDecodeError):
+        return False
+    known = UNKNOWN not in (written.topic, identity.topic_id, written.cluster, identity.cluster_id)
+    return (
+        known
+        and written.topic != _shown(identity.topic_id)
+        and written.cluster == _shown(identity.cluster_id)
+        and written.group == _hashed(identity.group)
+        and written.offset == committed
+    )
+
+
+def _body(text: str) -> bytes | Ignored:
+    """The bytes of metadata of this version, without the checksum."""
     coded = text[len(PREFIX) :]
     try:
         body = base64.b64decode(coded + "=" * (-len(coded) % 4), altchars=b"-_", validate=True)
@@ -111,26 +145,41 @@ def decode(text: str, identity: Identity, committed: int) -> Restored | Ignored 
         return Ignored("it is damaged (not base64)")
     if len(body) < 5 or zlib.crc32(body[:-4]).to_bytes(4, "big") != body[-4:]:
         return Ignored("it is damaged (its checksum does not match)")
-    try:
-        return _decode_body(body[:-4], identity, committed)
-    except (_MalformedError, UnicodeDecodeError):
-        return Ignored("it is malformed")
+    return body[:-4]
 
 
 class _MalformedError(Exception):
     """The bytes do not follow the form."""
 
 
-def _decode_body(body: bytes, identity: Identity, committed: int) -> Restored | Ignored:
-    kind = body[0]
+class _Head(NamedTuple):
+    """What metadata says of itself; ``at`` is where the payload begins."""
+
+    kind: int
+    cluster: str
+    topic: str
+    group: bytes
+    offset: int
+    leader_epoch: int
+    at: int
+
+
+def _read_head(body: bytes) -> _Head:
+    if not body:
+        raise _MalformedError
     cluster, at = _read_short(body, 1)
     topic, at = _read_short(body, at)
     group, at = body[at : at + _GROUP_BYTES], at + _GROUP_BYTES
     offset, at = _read_varint(body, at)
     epoch, at = _read_varint(body, at)
-    if cluster != _short(identity.cluster_id)[1:].decode():
+    return _Head(body[0], cluster, topic, group, offset, epoch - 1, at)
+
+
+def _decode_body(body: bytes, identity: Identity, committed: int) -> Restored | Ignored:
+    kind, cluster, topic, group, offset, leader_epoch, at = _read_head(body)
+    if cluster != _shown(identity.cluster_id):
         return Ignored(f"it belongs to cluster {cluster}, and this is {identity.cluster_id}")
-    if topic != _short(identity.topic_id)[1:].decode():
+    if topic != _shown(identity.topic_id):
         return Ignored(
             f"it belongs to the topic with id {topic}, and this one has {identity.topic_id} "
             "(recreated or copied)"
@@ -147,7 +196,7 @@ def _decode_body(body: bytes, identity: Identity, committed: int) -> Restored | 
         runs = _decode_bits(body, at, committed)
     else:
         return Ignored(f"it uses a form ({kind}) that this version does not know")
-    return Restored(tuple(runs), epoch - 1)
+    return Restored(tuple(runs), leader_epoch)
 
 
 def _encode_runs(committed: int, runs: Sequence[Run], room: int) -> tuple[bytes, int]:
@@ -216,6 +265,11 @@ def _short(text: str) -> bytes:
 
 def _hashed(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=_GROUP_BYTES).digest()
+
+
+def _shown(text: str) -> str:
+    """A name as it is written: cut at its limit."""
+    return _short(text)[1:].decode()
 
 
 def _read_short(body: bytes, at: int) -> tuple[str, int]:

@@ -104,6 +104,15 @@ class Record:
         part.running += 1
         return True
 
+    def may_begin(self, now: float) -> bool:
+        """Whether begin() would claim it: for what is done with a record whose handler is not called."""
+        part = self.part
+        return (
+            (self.state is _FETCHED or self.state is _BACKOFF)
+            and not part.closing
+            and now <= part.intake.capacity.start_until
+        )
+
     @property
     def attempt(self) -> int:
         """The number of the attempt that runs or comes next; 1 is the first."""

@@ -43,6 +43,10 @@ class Recovery:
         assert failure is not None
         record.failure = None
         began = record.state is State.PROCESSING
+        if engine.cut_short and began:
+            part.running -= 1
+            self._to(record, Happened.HALT)
+            return
         attempts = record.attempts
         if attempts is None:
             attempts = record.attempts = Attempts()

@@ -74,6 +74,8 @@ class PollerOptions:
     revoke_wait: float = 5.0
     engine_silent_after: float = 2.0
     stall_after: float = 10.0
+    group: str = "unknown"
+    """As it is in the commit metadata."""
 
 
 @dataclass(slots=True)

@@ -42,6 +42,7 @@ from streamloop.kafka.commands import (
     StopFetching,
 )
 from streamloop.kafka.commits import CommitBook, Confirmed, HeldBy
+from streamloop.kafka.coordinator import PROOFS, answers, await_join
 from streamloop.kafka.ends import Ends
 from streamloop.kafka.fetching import Fetching
 from streamloop.kafka.rebalance import Rebalance
@@ -78,17 +79,10 @@ IDLE: Final = 0.1
 """Longest time between two turns while nothing is fetched."""
 BURST: Final = 100
 """Events taken one after the other while nothing is fetched."""
-PROOFS: Final = 2
-"""Answers of the coordinator that end a stall: the first request may have been sent before the heartbeat."""
-PROOF_TIMEOUT: Final = 0.5
-"""Seconds that the coordinator gets for each answer after a stall."""
 ENOUGH: Final = 16
 """A full buffer is filled again when 1/16 of it is free, so that messages are not fetched one by one."""
 ENOUGH_WAIT: Final = 0.02
 """Seconds after which less than that will do."""
-
-_NO_ANSWER: Final = frozenset({14, 15, 16})
-"""Coordinator loading, not available, another one: what it says is not about this member."""
 
 
 class Poller:
@@ -155,6 +149,7 @@ class Poller:
             emit=self.emit,
             clock=clock,
             jitter=jitter,
+            group=options.group,
         )
         self._rebalance = Rebalance(
             self,
@@ -271,6 +266,11 @@ class Poller:
         self._slots.stopped = True
         if self._consumer is not None:
             try:
+                if self.protocol == "classic":
+                    await_join(self._consumer, self.topics[0], self._clock, self._drop_events)
+                    if not self._slots.by_name:
+                        # close() of a member without partitions sends no LeaveGroup (librdkafka 2.16).
+                        self._consumer.unsubscribe()
                 self._consumer.close()
             finally:
                 self._slots.close_all()
@@ -443,12 +443,7 @@ class Poller:
         self._drop_events()
         slots = list(self._slots.by_name.values())
         if slots and self._proofs < PROOFS:
-            try:
-                self._consumer.committed([slots[0].ref], timeout=PROOF_TIMEOUT)
-                self._proofs += 1
-            except KafkaException as error:
-                code = error.args[0].code()
-                self._proofs = 0 if code < 0 or code in _NO_ANSWER else self._proofs + 1
+            self._proofs = self._proofs + 1 if answers(self._consumer, *slots[0].name) else 0
             self._drop_events()
         if self._proofs >= PROOFS or not self._slots.by_name:
             self.stalled = False

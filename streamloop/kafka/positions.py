@@ -129,7 +129,7 @@ class TopicLookup:
     def __init__(self, admin: TopicAdmin, timeout: float = LOOKUP_TIMEOUT) -> None:
         self._admin = admin
         self._timeout = timeout
-        self._asked: queue.SimpleQueue[tuple[Question, Callable[[], Answer]]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[tuple[Question, Callable[[], Answer]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -154,9 +154,13 @@ class TopicLookup:
                 self._thread.start()
         return question
 
+    def close(self) -> None:
+        """End the thread, after what was asked before."""
+        self._asked.put(None)
+
     def _run(self) -> None:
-        while True:
-            question, find = self._asked.get()
+        while (asked := self._asked.get()) is not None:
+            question, find = asked
             question.answer(find())
 
     def _identities(self, names: list[str]) -> Answer:

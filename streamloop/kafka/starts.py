@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from confluent_kafka import KafkaException
 
 from streamloop.engine.events import Assigned, Reason, TopicPartition
+from streamloop.engine.metadata import Identity, is_of_recreated
 from streamloop.kafka.positions import Move, Need, Unresolved, Wait, out_of_range
 from streamloop.kafka.slots import listed
 from streamloop.kafka.topics import UNKNOWN_ID, Untold
@@ -69,6 +70,7 @@ class Starts:
         emit: Callable[[Event], None],
         clock: Callable[[], float],
         jitter: Callable[[], float],
+        group: str = UNKNOWN_ID,
     ) -> None:
         self._slots = slots
         self._intake = intake
@@ -78,6 +80,7 @@ class Starts:
         self._emit = emit
         self._clock = clock
         self._jitter = jitter
+        self._group = group
         self._asked: _Asked | None = None
         self._seen: set[str] = set()
         """Topics of which something was assigned before."""
@@ -169,6 +172,7 @@ class Starts:
             if answer.offset >= 0:
                 unresolved.committed = answer.offset
                 unresolved.metadata = answer.metadata or ""
+                self._compare(slot, unresolved)
 
     def _take_identities(self, question: Question, slots: Iterable[Slot]) -> None:
         now = self._clock()
@@ -190,6 +194,24 @@ class Starts:
             unresolved.cluster_id = answer.cluster_id
             if differs(self._had.get(slot.name, UNKNOWN_ID), told):
                 unresolved.anew = True
+            self._compare(slot, unresolved)
+
+    def _compare(self, slot: Slot, unresolved: Unresolved) -> None:
+        """Once both are known: a commit of an earlier topic of this name says nothing about this one."""
+        if unresolved.anew or unresolved.committed is None or unresolved.topic_id is None:
+            return
+        identity = Identity(unresolved.cluster_id, unresolved.topic_id, self._group)
+        if is_of_recreated(unresolved.metadata, identity, unresolved.committed):
+            unresolved.anew = True
+            log.warning(
+                "%s: the committed offset %d of %s/%s was committed for an earlier topic of that name: "
+                "this one starts at its beginning",
+                self._name,
+                unresolved.committed,
+                slot.name.topic,
+                slot.name.partition,
+                extra={"kind": "topic_recreated", "topic": slot.name.topic, "partition": slot.name.partition},
+            )
 
     def _ask_again(self, slot: Slot, now: float, reason: str) -> None:
         unresolved = slot.unresolved

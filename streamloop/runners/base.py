@@ -278,7 +278,9 @@ def fail_undecoded(
 ) -> None:
     """The value can't be decoded: permanent, unless the codec's own dependency failed."""
     failure = classify(error, handler.rules)
-    if failure.kind is not Kind.PERMANENT and not record.begin(now):
+    # A permanent one never begins; a record that is not this member's any more is nobody's dead letter here.
+    may = record.may_begin(now) if failure.kind is Kind.PERMANENT else record.begin(now)
+    if not may:
         sink.unstarted.append(record)
         sink.soon()
         return

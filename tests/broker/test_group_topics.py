@@ -116,16 +116,20 @@ def test_R11_gaps_of_aborted_transactions_and_compaction_advance_the_commit_posi
     same_key = [Record(b'{"id": %d}' % number, b"same") for number in range(50)]
     team.kafka.produce(name, same_key)
     team.kafka.produce_transaction(name, [Record(b'{"id": 99}', b"gone")], abort=True)
-    # A new segment, so that the former can be compacted.
-    team.send(name, [Work(100)])
-    wait_until(lambda: len(team.kafka.read_all(name)) == 2, message="the compaction")
+
+    def compacted_by_now() -> bool:
+        # Only what is in an older segment is compacted, and only a later record begins a new one.
+        team.send(name, [Work(100)])
+        return sum(record.key == b"same" for record in team.kafka.read_all(name)) == 1
+
+    wait_until(compacted_by_now, message="the compaction")
     team.send(name, [Work(101, gate="g")])
     stuck = team.kafka.end_offsets(name)[0] - 1
     team.local("a", name)
     team.journal.await_lines("start", [101])
     # Nothing but the message that runs holds the position: it is right behind the gaps.
     wait_until(lambda: team.committed(name) == {0: stuck}, message="the position of the message that runs")
-    assert team.journal.ids("end") == [49, 100]
+    assert [number for number in team.journal.ids("end") if number != 100] == [49]
     team.open("g")
     team.await_lag_0(name)
 

@@ -470,6 +470,40 @@ def test_H5_a_broker_that_is_not_there_yet_is_waited_for(fresh_kafka: KafkaClust
         assert driver.poller.protocol == "consumer"
 
 
+def test_a_broker_without_the_new_protocol_gets_a_classic_member(group: str) -> None:
+    with KafkaCluster(properties={"group.coordinator.rebalance.protocols": "classic"}) as old:
+        name = old.create_topic(1, prefix="old")
+        fill(old, name, 5)
+        with Driver(old.bootstrap, group, [name]) as driver:
+            driver.await_offset(TopicPartition(name, 0), 4)
+            assert driver.poller.protocol == "classic"
+        with Driver(old.bootstrap, group, [name], options=PollerOptions(protocol="consumer")) as refused:
+            assert refused.ended.wait(20)
+            assert "set group_protocol to auto or classic" in str(refused.failure)
+
+
+def test_a_commit_that_the_broker_could_not_take_is_sent_when_it_is_back(
+    fresh_kafka: KafkaCluster, group: str
+) -> None:
+    name = fresh_kafka.create_topic(1, prefix="away")
+    tp = TopicPartition(name, 0)
+    fill(fresh_kafka, name, 5)
+    (node,) = fresh_kafka.nodes
+    with Driver(fresh_kafka.bootstrap, group, [name]) as driver:
+        wait_until(lambda: 5 in [event.offset for event in driver.of(ev.Committed)], message="the commit")
+        driver.finish = False  # an end that is seen again would be a newer position
+        node.suspend()
+        driver.commit(tp, 3, "while away")
+        wait_until(lambda: driver.poller.status().dirty_commits == 1, message="the commit waiting")
+        node.resume()
+        wait_until(
+            lambda: fresh_kafka.committed(group, name)[0].metadata == "while away",
+            timeout=90,
+            message="the commit after all",
+        )
+        assert driver.poller.is_alive()
+
+
 def test_a_group_of_another_strategy_is_named_with_both_ways_out(
     kafka: KafkaCluster, topic: Callable[..., str], group: str
 ) -> None:

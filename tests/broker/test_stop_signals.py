@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.broker.loops.inprocess import Running, loop_on
 from tests.broker.loops.processes import READY, logged, orders, printed, start_service
 from tests.realkafka.waiting import wait_until
 
@@ -193,27 +193,62 @@ def test_H1_a_rolling_restart_handles_each_message_once(
     kafka: KafkaCluster, members: Members, topic: Callable[..., str], group: str, protocol: str
 ) -> None:
     source = topic(4)
-    total = 400
     options = ("--group-protocol", protocol, "--concurrency", "4")
-    for partition in range(4):
-        kafka.produce(source, orders(*[{"sleep": 0.05}] * (total // 4), partition=partition))
+    produced = 0
+
+    def produce() -> None:
+        nonlocal produced
+        for partition in range(4):
+            kafka.produce(source, orders(*[{"sleep": 0.05}] * 25, partition=partition))
+        produced += 100
+
     running = [start_service(members, kafka, group, source, *options) for _ in range(2)]
     everyone = list(running)
 
     def ended() -> list[str]:
         return [line.split()[0] for member in everyone for line in printed(member, "end")]
 
-    def some_ended(wanted: int) -> bool:
-        return len(ended()) >= wanted
-
     for old in list(running):
-        wanted = len(ended()) + total // 8
-        wait_until(partial(some_ended, wanted), 60, "some to be handled")
         replacement = start_service(members, kafka, group, source, *options)
         replacement.wait_for_line(READY)
         everyone.append(replacement)
+        before = len(ended())
+        produce()
+        wait_until(lambda before=before: len(ended()) > before, 60, "some to be handled")  # type: ignore[misc]
         old.terminate()
+        produce()
         assert old.wait(60) == 0
-    wait_until(lambda: len(set(ended())) == total, 90, lambda: f"all to be handled; {len(set(ended()))} were")
+    wait_until(
+        lambda: len(set(ended())) == produced, 90, lambda: f"all to be handled; {len(set(ended()))} were"
+    )
     wait_until(lambda: kafka.lag(group, source) == 0, 30, "all to be committed")
-    assert len(ended()) == total
+    assert len(ended()) == produced
+
+
+@PROTOCOLS
+def test_H1_a_member_without_partitions_leaves_too_so_that_nobody_waits_for_its_session(
+    kafka: KafkaCluster, topic: Callable[..., str], group: str, protocol: str
+) -> None:
+    source = topic(1)
+
+    def member() -> Running:
+        loop = loop_on(kafka, group, group_protocol=protocol, retry_topics=[])
+
+        @loop.consumer(source)
+        async def handle(value: bytes) -> None: ...
+
+        return Running(loop)
+
+    with member() as first, member() as second:
+        both = (first, second)
+
+        def settled() -> bool:
+            assigned = sum(running.partition(source, 0) is not None for running in both)
+            found = kafka.members(group)
+            return len(found) == 2 and assigned == 1 and sum(map(len, found.values())) == 1
+
+        first.until(settled, what="both to be members, and one of them to have the partition")
+        idle = next(running for running in both if running.partition(source, 0) is None)
+        assert idle.stop().exit_code == 0
+        assert len(kafka.members(group)) == 1
+    assert kafka.members(group) == {}

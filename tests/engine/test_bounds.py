@@ -98,6 +98,29 @@ def test_nothing_is_taken_early_to_its_retry_topic_during_a_drain() -> None:
     assert len(shell.all(ev.Drained)) == 1
 
 
+def test_H2_what_is_stopped_when_the_drain_is_cut_short_is_no_failure_of_the_message() -> None:
+    shell = Shell(ConsumerSpec("billing", concurrency=4), commit_interval=60)
+    shell.assign()
+    first, second, stopped, returned = shell.fetch(keys=[None] * 4)
+    shell.begin(first, second, stopped, returned)
+    shell.step(ev.Finished([first]))
+    shell.step(ev.Finished([second]))
+    shell.step(ev.Drain())
+    assert not shell.of(ev.Drained)
+    assert not shell.of(ev.Commit)
+
+    shell.step(ev.CutShort())
+    assert [commit.offset for commit in shell.of(ev.Commit)] == [2]  # at once: the partition leaves now
+    stopped.failure = PERMANENT
+    shell.step(ev.Finished([stopped, returned]))
+    assert len(shell.of(ev.Drained)) == 1
+    assert (stopped.state, returned.state) == (State.HALTED, State.ACKED)
+    assert shell.all(ev.Route) == []
+    assert shell.part().ledger.committable == 2
+    shell.close(ORDERS)
+    shell.balanced()
+
+
 # --------------------------------------------------------------------------------------------- max_messages
 
 

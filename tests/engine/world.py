@@ -24,6 +24,8 @@ from streamloop.engine.states import State
 from tests.engine.driver import CLUSTER, ORDERS, OTHERS, RETRY, TOPIC_ID, role_of
 
 RETRY_DELAY = 30.0
+PATIENCE = 50
+"""Turns of five seconds without an acknowledgement: more than any delay here."""
 HERE = Identity(CLUSTER, TOPIC_ID)
 
 
@@ -509,7 +511,11 @@ class World:
         for index in range(len(self.capacities)):
             self.stall(index, over=True)
         self.deliver()
-        for _ in range(300):
+        standing, before = 0, -1
+        while standing < PATIENCE:
+            acked = sum(len(life.acked) for life in self.lives.values())
+            standing = standing + 1 if acked == before else 0
+            before = acked
             for name in self.logs:
                 if name in self.lives and self.lives[name].revoking:
                     self.close(name, lost=False)

@@ -44,6 +44,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has no _
 from tests.realkafka.waiting import wait_until
 
 DEADLINE = 30.0
+COORDINATOR_MOVES = frozenset({14, 15, 16})
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +316,16 @@ class KafkaClient:
         """What the group has committed, by partition; a partition without a committed offset is absent."""
         asked = [TopicPartition(topic, partition) for partition in range(self.partitions(topic))]
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group, "log_level": 0})
+        until = time.monotonic() + DEADLINE
         try:
-            answers = consumer.committed(asked, timeout=DEADLINE)
+            while True:
+                try:
+                    answers = consumer.committed(asked, timeout=DEADLINE)
+                    break
+                except KafkaException as error:
+                    # Just after a group was made its coordinator may still be on its way.
+                    if error.args[0].code() not in COORDINATOR_MOVES or time.monotonic() > until:
+                        raise
         finally:
             consumer.close()
         found = {}

@@ -30,9 +30,14 @@ hold = threading.Event()
 """Never set: what waits for it hangs for good."""
 
 
+def line(text: str) -> None:
+    """Print a line in one piece, so that no log line comes between it and its end."""
+    os.write(1, f"{text}\n".encode())
+
+
 def say(what: str, message: Message, text: object = "") -> None:
     where = f"{message.topic}/{message.partition}/{message.offset}"
-    print(f"{what} {where} attempt={message.attempt} {text}".rstrip(), flush=True)
+    line(f"{what} {where} attempt={message.attempt} {text}".rstrip())
 
 
 @loop.consumer("orders")
@@ -64,12 +69,12 @@ async def handle(order: dict[str, Any], message: Message) -> None:
 
 @loop.on_startup
 async def say_started() -> None:
-    print("startup", flush=True)
+    line("startup")
 
 
 @loop.on_shutdown
 async def say_ended() -> None:
-    print("shutdown", json.dumps({"live": loop.health().live, "ready": loop.health().ready}), flush=True)
+    line("shutdown " + json.dumps({"live": loop.health().live, "ready": loop.health().ready}))
 
 
 def _break(kind: type[Any], method: str, after: str) -> None:
