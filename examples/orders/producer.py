@@ -95,7 +95,9 @@ def report(number: int, trace_id: str, doomed: bool) -> Callable[[KafkaError | N
 
 @click.command()
 @click.option("--brokers", envvar="KAFKA_BROKERS", default="localhost:9092", show_default=True)
-@click.option("--rate", type=click.FloatRange(min=0.1), default=20.0, show_default=True, help="Orders a second.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0.1), default=20.0, show_default=True, help="Orders a second."
+)
 @click.option("--count", type=click.IntRange(min=1), help="End after this many; without it, go on.")
 def main(brokers: str, rate: float, count: int | None) -> None:
     """Send orders."""
@@ -113,7 +115,9 @@ def main(brokers: str, rate: float, count: int | None) -> None:
         sent += 1
         value, doomed = order(sent)
         attributes = {"messaging.system": "kafka", "messaging.destination.name": TOPIC}
-        with tracer.start_as_current_span(f"send {TOPIC}", kind=trace.SpanKind.PRODUCER, attributes=attributes) as span:
+        with tracer.start_as_current_span(
+            f"send {TOPIC}", kind=trace.SpanKind.PRODUCER, attributes=attributes
+        ) as span:
             headers: dict[str, str] = {}
             inject(headers)
             trace_id = format(span.get_span_context().trace_id, "032x")

@@ -41,7 +41,7 @@ async def charge(order: Order, message: Message) -> None:
         raise Reject(f"order {order.id} has no amount")
     with tracer.start_as_current_span("charge card") as span:  # a child of the message's span
         span.set_attribute("order.id", order.id)
-        await asyncio.sleep(random.expovariate(1 / 0.02))  # noqa: S311  # the bank's answer, not a secret
+        await asyncio.sleep(random.expovariate(1 / 0.02))  # the bank's answer, not a secret
         if order.declined < 0 or message.attempt <= order.declined:
             raise CardDeclinedError(f"the card of {order.customer} was declined")
     await message.publish("parcels", {"order": order.id, "customer": order.customer}, key=order.customer)

@@ -1,4 +1,4 @@
-"""`python -m tests.tools build [NAME..]` builds the programs (all of them by default) and prints their paths."""
+"""`python -m tests.tools build [NAME..]` builds the programs (by default all) and prints their paths."""
 
 import sys
 

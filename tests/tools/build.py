@@ -48,7 +48,7 @@ class Tool:
 
     @property
     def path(self) -> Path:
-        """Where the program is once it was built. Any change of a pin or a source leads to a place of its own."""
+        """Where the program is once it was built; a changed pin or source leads to a place of its own."""
         digest = hashlib.sha256()
         for source in sorted([*self.module.glob("go.*"), *self.module.glob("*.go")]):
             digest.update(source.read_bytes())
@@ -76,8 +76,8 @@ def build(tool: Tool) -> Path:
     go = shutil.which("go")
     if go is None:
         raise ToolUnavailableError(
-            f"{tool.name} {tool.version} is not in {tools_cache()} and building it needs Go; no go is on PATH "
-            f"(install Go {_wanted_go(tool)} or newer)."
+            f"{tool.name} {tool.version} is not in {tools_cache()} and building it needs Go; "
+            f"no go is on PATH (install Go {_wanted_go(tool)} or newer)."
         )
     tools_cache().mkdir(parents=True, exist_ok=True)
     with _locked(tools_cache() / "go-build.lock"):
@@ -109,7 +109,7 @@ def _build(go: str, tool: Tool, folder: Path) -> None:
             check=False,
         )
         if done.returncode != 0:
-            said = [line for line in done.stderr.splitlines() if line and not line.startswith("go: downloading")]
+            said = [line for line in done.stderr.splitlines() if line.strip() and "downloading" not in line]
             raise ToolUnavailableError(
                 f"Go could not build {tool.name} {tool.version} (exit {done.returncode}; it needs Go "
                 f"{_wanted_go(tool)} or newer): {' '.join(said[-5:]) or 'no message'}"

@@ -1,4 +1,4 @@
-"""Reads a compose file with the library that Docker Compose uses. Needs no container engine and starts nothing.
+"""Reads a compose file with the library that Docker Compose uses: needs no engine, starts nothing.
 
 What calls it: the fixture `compose`.
 """
@@ -20,7 +20,7 @@ class Compose:
         self.path = build(COMPOSE)
 
     def project(self, path: Path) -> dict[str, Any]:
-        """The project with everything resolved: services, volumes, networks. ValueError when it is refused."""
+        """The project, everything resolved: services, volumes, networks. ValueError when it is refused."""
         done = subprocess.run(
             [str(self.path), str(path)],
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""The fixtures `jaeger`, `prometheus`, `promtool` and `compose`, and the rule for machines that can't build them.
+"""The fixtures `jaeger`, `prometheus`, `promtool`, `compose`, and the rule for machines without Go.
 
 A test that asks for one of them bears the marker `tools`. Where Go is missing it is skipped, with one line
 that says what to install; with REQUIRE_TOOLS=1 (CI) the same is a failure. Loaded by tests/conftest.py.
@@ -29,8 +29,8 @@ REQUIRED = os.environ.get("REQUIRE_TOOLS") == "1"
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "tools: needs Jaeger, Prometheus, promtool or compose's reader, built with Go; skipped with the reason "
-        "when Go is missing, required in CI",
+        "tools: needs Jaeger, Prometheus, promtool or compose's reader, built with Go; skipped with the "
+        "reason when Go is missing, required in CI",
     )
 
 

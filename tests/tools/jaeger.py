@@ -1,4 +1,4 @@
-"""Jaeger as a real process, all in one and in memory, with the configuration file that docker-compose.yml mounts.
+"""Jaeger as a real process, all in one and in memory, with the file that docker-compose.yml mounts.
 
 What calls it: the fixture `jaeger` and the package `stack`. Its API answers; its web pages are not in the Go
 module, so none are served.
@@ -77,7 +77,9 @@ class Jaeger(Program):
     def services(self) -> set[str]:
         """The names of all services that sent spans."""
         answer = request(f"{self.url}/api/v3/services")
-        return set(answer.json().get("services", ())) if answer is not None and answer.status == 200 else set()
+        return (
+            set(answer.json().get("services", ())) if answer is not None and answer.status == 200 else set()
+        )
 
 
 def _rfc3339(moment: datetime) -> str:

@@ -123,11 +123,12 @@ class Program:
             except BaseException as error:
                 said = self.last_words()
                 self.stop()
-                if not (tries_left and isinstance(error, EndedEarlyError) and "address already in use" in said):
+                taken = isinstance(error, EndedEarlyError) and "address already in use" in said
+                if not (tries_left and taken):
                     raise
 
     def stop(self) -> None:
-        """SIGTERM, SIGKILL when that takes too long, and its folder is removed. Nothing happens when it is down."""
+        """SIGTERM, SIGKILL when that takes too long; its folder is removed. Nothing when it is down."""
         child, self._child = self._child, None
         if child is not None:
             child.end(STOP_SECONDS)
