@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from tests.realkafka import KafkaCluster, KafkaUnavailableError, Member, Members
 from tests.realkafka.node import HOST, free_ports
@@ -41,7 +41,7 @@ class Stack:
 
     def __init__(self, *, members: int = 2, rate: float = 20.0, scrape_seconds: int | None = None) -> None:
         self._count = members
-        self._rate = rate
+        self.rate = rate
         self._ends = contextlib.ExitStack()
         self.kafka = KafkaCluster()
         self.jaeger = Jaeger()
@@ -53,7 +53,7 @@ class Stack:
         """Where each member's /status is: host:port."""
         self.producer: Member | None = None
 
-    def __enter__(self) -> Stack:
+    def __enter__(self) -> Self:
         with contextlib.ExitStack() as started:
             for program in (self.jaeger, self.prometheus, self.kafka):
                 started.enter_context(program)
@@ -74,7 +74,7 @@ class Stack:
         }
         shop = {"KAFKA_BROKERS": self.kafka.bootstrap, "OTEL_SERVICE_NAME": "shop", **telemetry}
         self.producer = processes.start_module(
-            "examples.orders.producer", "--rate", f"{self._rate:g}", name="producer", env=shop
+            "examples.orders.producer", "--rate", f"{self.rate:g}", name="producer", env=shop
         )
         ports = free_ports(2 * self._count)
         self.addresses = [f"{HOST}:{port}" for port in ports[: self._count]]
@@ -125,7 +125,8 @@ def guide(stack: Stack) -> str:
   Prometheus   {stack.prometheus.url}/api/v1/query?query=loop_lag_seconds   /api/v1/alerts   /api/v1/rules
 {members}
 
-The shop sends {stack._rate:g} orders a second; a few fail for a while, one in two hundred for ever. From another terminal:
+The shop sends {stack.rate:g} orders a second; a few fail for a while, one in a hundred for ever.
+From another terminal:
 
   streamloop top {" ".join(stack.controls)}
   streamloop trace orders PARTITION OFFSET --brokers {stack.kafka.bootstrap} --jaeger {stack.jaeger.url}
