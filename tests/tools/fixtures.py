@@ -1,7 +1,8 @@
 """The fixtures `jaeger`, `prometheus`, `promtool`, `compose`, and the rule for machines without Go.
 
-A test that asks for one of them bears the marker `tools`. Where Go is missing it is skipped, with one line
-that says what to install; with REQUIRE_TOOLS=1 (CI) the same is a failure. Loaded by tests/conftest.py.
+A test that asks for one of them bears the marker `tools`; one that starts programs by itself names them in
+it: @pytest.mark.tools("jaeger"). Where Go is missing it is skipped, with one line that says what to install;
+with REQUIRE_TOOLS=1 (CI) the same is a failure. Loaded by tests/conftest.py.
 """
 
 import os
@@ -29,14 +30,15 @@ REQUIRED = os.environ.get("REQUIRE_TOOLS") == "1"
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "tools: needs Jaeger, Prometheus, promtool or compose's reader, built with Go; skipped with the "
-        "reason when Go is missing, required in CI",
+        "tools(*names): needs Jaeger, Prometheus, promtool or compose's reader, built with Go; "
+        "skipped with the reason when Go is missing, required in CI",
     )
 
 
 def _tools(item: pytest.Item) -> dict[str, Tool]:
-    fixtures = getattr(item, "fixturenames", ())
-    return {name: tool for name, tool in NEEDED.items() if name in fixtures}
+    named = {name for mark in item.iter_markers("tools") for name in mark.args}
+    named.update(getattr(item, "fixturenames", ()))
+    return {name: tool for name, tool in NEEDED.items() if name in named}
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

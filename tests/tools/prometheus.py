@@ -92,6 +92,11 @@ class Prometheus(Program):
         """The names of all metrics that it has."""
         return set(self._get("label/__name__/values", {}))
 
+    def metadata(self) -> dict[str, Any]:
+        """The metric families that its targets declare (HELP, TYPE), also those without a sample."""
+        found: dict[str, Any] = self._get("metadata", {})
+        return found
+
     def exemplars(self, expression: str, start: float, end: float) -> list[dict[str, Any]]:
         """The exemplars of the series that an expression names, between two times in seconds."""
         found: list[dict[str, Any]] = self._get(
