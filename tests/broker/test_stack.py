@@ -82,6 +82,18 @@ def test_every_expression_runs_on_prometheus_and_names_only_what_members_export(
             assert metric in exported or family in families, f"{name}: nobody exports {metric}"
 
 
+def test_every_panel_has_something_to_show(stack: Stack) -> None:
+    now_and_then = ("> 0", "loop_held_seconds")  # only while a partition is held, or behind a gap
+    for name in BOARDS:
+        for expression in map(answered, expressions(name)):
+            if not any(each in expression for each in now_and_then):
+                wait_until(
+                    lambda asked=expression: stack.prometheus.query(asked),  # type: ignore[misc]
+                    START_SECONDS,
+                    f"{name}: {expression}",
+                )
+
+
 def test_recorded_series_come_into_being(stack: Stack) -> None:
     for name in recordings():
         wait_until(lambda name=name: stack.prometheus.query(name), START_SECONDS, name)  # type: ignore[misc]
