@@ -71,6 +71,7 @@ class Jaeger(Program):
             "query.service_name": service,
             "query.start_time_min": _rfc3339(now - last),
             "query.start_time_max": _rfc3339(now + timedelta(minutes=1)),
+            "query.num_traces": "1000",  # without it the store in memory refuses to search
         }
         return _spans(_resource_spans(request(f"{self.url}/api/v3/traces", query)))
 

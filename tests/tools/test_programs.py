@@ -20,6 +20,7 @@ from tests.realkafka import wait_until
 from tests.realkafka.node import HOST
 from tests.tools import JAEGER, Jaeger, Prometheus, Promtool, Tool, ToolUnavailableError, build
 from tests.tools.build import TOOLS
+from tests.tools.program import request
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 EXPOSITION = f"""\
@@ -83,6 +84,17 @@ def test_jaeger_finds_a_trace_by_its_id_and_by_its_service(jaeger: Jaeger) -> No
     assert {span["service"] for span in spans} == {"shop"}
     assert trace_id in {span["traceId"] for span in jaeger.recent("shop")}
     assert "shop" in jaeger.services()
+
+
+def test_jaeger_answers_the_calls_of_grafanas_data_source(jaeger: Jaeger) -> None:
+    trace_id = sent_trace(jaeger.otlp_grpc, "shop")
+    wait_until(lambda: len(jaeger.spans(trace_id)) == 2, 20, "both spans")
+    services = request(f"{jaeger.url}/api/services")
+    assert services is not None
+    assert "shop" in services.json()["data"]
+    found = request(f"{jaeger.url}/api/traces/{trace_id}")
+    assert found is not None
+    assert len(found.json()["data"][0]["spans"]) == 2
 
 
 def test_jaeger_has_no_trace_that_nobody_sent(jaeger: Jaeger) -> None:
