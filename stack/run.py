@@ -142,7 +142,8 @@ def follow(stack: Stack, stop: threading.Event) -> int:
         if stack.producer is not None:
             lines = stack.producer.lines
             for line in lines[seen:]:
-                say(f"  {line}")
+                if not line.startswith("%"):  # not what librdkafka says of a broker that has just begun
+                    say(f"  {line}")
             seen = len(lines)
         gone = stack.ended()
         if gone is not None:
