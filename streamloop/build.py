@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from streamloop.lifecycle import Bounds
     from streamloop.routing import Topics
     from streamloop.settings import Settings
+    from streamloop.telemetry.client_spans import ClientSpans
     from streamloop.telemetry.tracing import Tracing
 
 LONGEST_STALL: Final = 10.0
@@ -139,7 +140,9 @@ def build_parts(
     # A client of its own: pollers ask it at each assignment, and must not wait behind anybody else.
     lookup = TopicLookup(make_admin(settings))
     pollers = [
-        make_poller(assembly, topics, core, capacity, lookup, poller_ended, retries=index > 0)
+        make_poller(
+            assembly, topics, core, capacity, lookup, poller_ended, retries=index > 0, tracing=tracing
+        )
         for index, capacity in enumerate(capacities)
     ]
     core.connect(pollers, publisher)
@@ -176,9 +179,13 @@ def make_poller(
     ended: Callable[[BaseException | None], None],
     *,
     retries: bool,
+    tracing: Tracing | None = None,
 ) -> Poller:
     """The poller of the source topics, or of the retry topics."""
     settings = assembly.settings
+    spans: ClientSpans | None = None
+    if tracing is not None and settings.trace_clients:
+        spans = tracing.client_spans(f"{settings.group}.retry" if retries else settings.group)
     policies = {
         topic: StartPolicy(build.settings.start, build.settings.out_of_range)
         for build in assembly.consumers
@@ -207,6 +214,7 @@ def make_poller(
             policy=policy,
             dwell=settings.dwell,
             revoke_wait=settings.revoke_wait,
+            spans=spans,
             stall_after=stall_after(settings),
         ),
         make_consumer=make,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Mapping
 
+    from streamloop.telemetry.client_spans import ClientSpans
+
 __all__ = [
     "Close",
     "Command",
@@ -74,6 +76,8 @@ class PollerOptions:
     revoke_wait: float = 5.0
     engine_silent_after: float = 2.0
     stall_after: float = 10.0
+    spans: ClientSpans | None = None
+    """What traces polls and commits."""
     group: str = "unknown"
     """As it is in the commit metadata."""
 

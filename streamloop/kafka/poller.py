@@ -352,6 +352,8 @@ class Poller:
             self._fetching.take(messages)
             if self._fetching.messages > before:
                 self.stats.polls.observe(came - asked)
+                if self._options.spans is not None:
+                    self._options.spans.polled(came - asked, messages)
 
     def _has_room(self, now: float) -> bool:
         """Enough is free after it was full; or some, and it has waited long enough."""
@@ -521,6 +523,8 @@ class Poller:
             )
             for part in parts
         ]
+        if self._options.spans is not None:
+            self._options.spans.committing(parts)
         try:
             self._consumer.commit(offsets=offsets, asynchronous=True)
         except KafkaException as error:
@@ -538,6 +542,8 @@ class Poller:
             text = next((each.error.str() for each in partitions if each.error is not None), "")
         if text:
             self._events.say(f"commit {text}", logging.INFO, f"a commit failed: {text}", kind="commit_failed")
+        if self._options.spans is not None:
+            self._options.spans.committed(code or next((each[3] for each in answers if each[3]), 0))
         self._judge(self._commits.answered(self._clock(), code, text, answers))
 
     def _judge(self, verdicts: Sequence[Verdict]) -> None:

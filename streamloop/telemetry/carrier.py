@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from streamloop.kafka.headers import RawHeaders
 
 BAGGAGE: Final = "baggage"
+MOST_LINKS: Final = 128
+"""Links of one span: OpenTelemetry's default limit."""
 
 read_traceparent: Final = re.compile(
     rb"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}"

@@ -17,8 +17,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from streamloop.kafka.headers import TRACEPARENT
 from streamloop.telemetry import attributes as at
-from streamloop.telemetry.carrier import read_origin
-from streamloop.telemetry.tracing import MOST_LINKS
+from streamloop.telemetry.carrier import MOST_LINKS, read_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,8 +46,8 @@ class ClientSpans:
         """A call that took so long has returned these."""
         try:
             self._polled(seconds, messages)
-        except Exception:
-            self._went_wrong()
+        except Exception as error:  # noqa: BLE001 - a sampler or a span processor of the user's
+            self._went_wrong(error)
 
     def _polled(self, seconds: float, messages: Sequence[Any]) -> None:
         taken = [message for message in messages if message.error() is None]
@@ -105,10 +104,10 @@ class ClientSpans:
                     span.set_attribute(at.ERROR, name)
                     span.set_status(Status(StatusCode.ERROR, name))
                 span.end(int(self._wall() * 1e9))
-        except Exception:
-            self._went_wrong()
+        except Exception as error:  # noqa: BLE001 - a sampler or a span processor of the user's
+            self._went_wrong(error)
 
-    def _went_wrong(self) -> None:
+    def _went_wrong(self, error: Exception) -> None:
         if not self._said:
             self._said = True
-            log.exception("polls and commits can't be traced", extra={"kind": "telemetry"})
+            log.error("polls and commits can't be traced", exc_info=error, extra={"kind": "telemetry"})

@@ -32,6 +32,7 @@ from streamloop.kafka.publisher import ReportKind
 from streamloop.telemetry import attributes as at
 from streamloop.telemetry.carrier import (
     BAGGAGE,
+    MOST_LINKS,
     SPAN_KEY,
     Carried,
     Drawn,
@@ -44,6 +45,7 @@ from streamloop.telemetry.carrier import (
     read_traceparent,
     replaced,
 )
+from streamloop.telemetry.client_spans import ClientSpans
 from streamloop.telemetry.sampler import LOW_64, Allowance, Policy, draw_trace_id, kept_in
 
 if TYPE_CHECKING:
@@ -63,8 +65,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("streamloop.tracing")
 
-MOST_LINKS: Final = 128
-"""Links of a batch's span: OpenTelemetry's default limit."""
 
 SAY_AGAIN: Final = 60.0
 """Seconds after which an error of tracing itself is logged again."""
@@ -498,6 +498,10 @@ class Tracing:
             )
 
     # -------------------------------------------------------------------------------------------- the rest
+
+    def client_spans(self, group: str) -> ClientSpans:
+        """What traces the polls and commits of a Consumer of this group."""
+        return ClientSpans(self.tracer, group=group, client=self.client, wall=self._wall)
 
     def ids_of(self, record: Record, failure: Failure | None) -> dict[str, str]:
         """The trace of a message that is not acknowledged yet, for a log line; empty when none is known."""

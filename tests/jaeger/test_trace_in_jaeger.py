@@ -73,7 +73,7 @@ def member(
         str(count),
         "--max-runtime",
         "60s",
-        env={"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, **(env or {})},
+        env={"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_METRICS_EXPORTER": "none", **(env or {})},
     )
 
 
@@ -85,7 +85,7 @@ def order(cluster: MockCluster, endpoint: str, value: bytes) -> trace.SpanContex
         carrier: dict[str, str] = {}
         propagate.inject(carrier)
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        headers = [(name, each.encode()) for name, each in carrier.items()]
+        headers: list[tuple[str, str | bytes | None]] = list(carrier.items())
         producer.produce("orders", value, key=b"c1", headers=headers)
         assert producer.flush(10) == 0
         context = span.get_span_context()
