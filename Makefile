@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV := uv==0.13.9
 
-.PHONY: help setup demo stack tools dashboards test test-broker test-stack lint format bench lock clean
+.PHONY: help setup demo stack tools dashboards test test-broker test-stack test-jaeger lint format bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,6 +43,9 @@ test-broker: $(STAMP) ## the tests on a real Apache Kafka: needs Java 17 and Mav
 
 test-stack: $(STAMP) ## the tests with Jaeger, Prometheus, promtool and compose's reader: needs Go
 	$(BIN)/python -m pytest -m "tools and not broker" $(ARGS)
+
+test-jaeger: $(STAMP) ## the life of an order in a real Jaeger, and a collector that is away: needs Go
+	$(BIN)/python -m pytest tests/jaeger $(ARGS)
 
 lint: $(STAMP) ## style, format and types
 	$(BIN)/ruff check .

@@ -543,13 +543,18 @@ def test_a_failed_attempt_is_kept_though_its_trace_is_not_sampled(
 def test_at_most_ten_alike_failures_a_second_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     spans = use_provider(monkeypatch, DEFAULT_OFF)
     sent: list[bytes | None] = []
-    with Harness(billing(refuse), in_place_attempts=1, retry_topics=()) as kafka:
+    loop = billing(refuse)
+    with Harness(loop, in_place_attempts=1, retry_topics=()) as kafka:
         for _ in range(50):
             headers, _context = spans.produced(sampled=False)
             sent.append(headers[0][1])
             kafka.send("orders", b"1", headers=headers)
         kafka.run()
         dead = kafka.dead_letters("orders")
+        counted = {
+            dict(each)["result"]: value for each, value in loop.metrics()["loop_failed_spans_total"].items()
+        }
+    assert counted == {"kept": 10, "left_out": 40}
     assert len(spans.all("process")) == 10
     assert len(spans.all("send")) == 10
     # What was not kept goes on with the context that it came with.
@@ -645,6 +650,23 @@ def test_log_lines_bear_the_trace(monkeypatch: pytest.MonkeyPatch, caplog: pytes
         assert getattr(line, "trace_id", "") == f"{producer.trace_id:032x}"
     routed = next(each for each in lines if getattr(each, "kind", "") == "routed")
     assert getattr(routed, "span_id", "") == f"{span_id(spans.all('process')[0]):016x}"
+
+
+def test_a_traced_attempt_is_an_exemplar_of_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
+    spans = use_provider(monkeypatch)
+
+    async def slow(value: bytes) -> None:
+        await asyncio.sleep(0.3)
+
+    loop = billing(slow)
+    with Harness(loop) as kafka:
+        kafka.send("orders", b"1")
+        kafka.run()
+        [runner] = kafka._live().core.runners
+        [exemplar] = runner.durations.exemplars.values()
+    context = context_of(spans.one("process orders"))
+    assert (exemplar.trace_id, exemplar.span_id) == (f"{context.trace_id:032x}", f"{context.span_id:016x}")
+    assert exemplar.value == pytest.approx(0.3)
 
 
 # ------------------------------------------------------------------------------------------- samplers

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
@@ -222,12 +223,30 @@ def make_exporter(export: TraceExport) -> SpanExporter:
     return exporter
 
 
+@dataclass(frozen=True, slots=True)
+class TraceCounts:
+    """Failed attempts that were kept unsampled, those that were too many, spans that found the queue full."""
+
+    kept: int
+    left_out: int
+    dropped: int
+
+
 class Traces:
     """The tracing of one run. ``tracing`` None: off."""
 
     def __init__(self, tracing: Tracing | None = None, own: OwnProvider | None = None) -> None:
         self.tracing = tracing
         self._own = own
+
+    def counts(self) -> TraceCounts:
+        """What became of spans so far; from any thread."""
+        allowance = self.tracing.allowance if self.tracing is not None else None
+        return TraceCounts(
+            allowance.kept if allowance is not None else 0,
+            allowance.left_out if allowance is not None else 0,
+            self._own.queue.dropped if self._own is not None else 0,
+        )
 
     def close(self, within: float) -> None:
         """Export what waits, for at most so many seconds. Blocks: never called on the event loop.

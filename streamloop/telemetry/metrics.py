@@ -106,6 +106,10 @@ def collect(run: Run) -> Scrape:
     group = run.settings.group
     for signal in SIGNALS:
         scrape.put(table.EXPORT_FAILURES, run.export_failures[signal], group, signal)
+    counts = run.traces.counts()
+    scrape.put(table.KEPT_SPANS, counts.kept, group, "kept")
+    scrape.put(table.KEPT_SPANS, counts.left_out, group, "left_out")
+    scrape.put(table.DROPPED_SPANS, counts.dropped, group)
     versions = (__version__, platform.python_version(), confluent_kafka.libversion()[0])
     scrape.put(table.BUILD_INFO, 1, group, *versions)
     if run.parts is not None:

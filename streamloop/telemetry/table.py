@@ -254,6 +254,16 @@ EXPORT_FAILURES: Final = _add(
     "Exports to the collector that failed, by signal: metrics, traces. Handling is not affected.",
     "The collector can't be reached, or refuses: see the log, and OTEL_EXPORTER_OTLP_ENDPOINT.",
 )  # fmt: skip
+KEPT_SPANS: Final = _add(
+    "loop_failed_spans_total", "loop.failed_spans", _C, "{span}", "group result",
+    "Failed attempts of traces that are not sampled: kept (recorded all the same), left_out (too many alike).",
+    "left_out grows in a storm of one error: the kept ones show it. All of them are in the log and in the headers.",
+)  # fmt: skip
+DROPPED_SPANS: Final = _add(
+    "loop_dropped_spans_total", "loop.dropped_spans", _C, "{span}", "group",
+    "Spans that found the export queue full (OTEL_BSP_MAX_QUEUE_SIZE). Handling is not affected.",
+    "The collector is away or slow (see loop_export_failures_total), or too much is sampled: lower trace_sample_ratio.",
+)  # fmt: skip
 BUILD_INFO: Final = _add(
     "loop_build_info", "loop.build_info", _G, "", "group version python librdkafka",
     "Always 1; its labels are the versions that run.",

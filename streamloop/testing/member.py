@@ -119,6 +119,10 @@ class Member:
         settings, clock = assembly.settings, world.clock
         self.engine, capacities = build_engine(assembly, topics, Bounds())
         self.engine.config = replace(self.engine.config, uniform=world.uniform)
+        # Only where the test has set a TracerProvider: a test exports nothing by itself.
+        traces = open_traces(
+            settings, {"traces": 0}, clock=clock.monotonic, wall=clock.wall, may_make_provider=False
+        )
         self.core = core = Core(
             self.engine,
             assembly.consumers,
@@ -126,14 +130,7 @@ class Member:
             group=settings.group,
             clock=clock.monotonic,
             wall=clock.wall,
-            # Only where the test has set a TracerProvider: a test exports nothing by itself.
-            tracing=open_traces(
-                settings,
-                {"traces": 0},
-                clock=clock.monotonic,
-                wall=clock.wall,
-                may_make_provider=False,
-            ).tracing,
+            tracing=traces.tracing,
         )
         names = [("source", list(topics.sources)), ("retry", topics.retry_names)]
         preparer = make_preparer(topics, settings.group, clock=clock.monotonic, wall=clock.wall)
@@ -160,6 +157,7 @@ class Member:
         run.parts = parts
         run.know(topics)
         run.wall = clock.wall
+        run.traces = traces
         run.ready = True
         handlers = [build.handler for build in assembly.consumers]
         # Not started: for loop.health() alone, which asks it what blocks the event loop.
