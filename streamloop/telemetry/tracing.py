@@ -32,13 +32,16 @@ from streamloop.kafka.publisher import ReportKind
 from streamloop.telemetry import attributes as at
 from streamloop.telemetry.carrier import (
     BAGGAGE,
+    HEX_TO_ZERO,
     MOST_LINKS,
+    SHAPE,
     SPAN_KEY,
+    UNSAMPLED,
+    ZERO,
     Carried,
     Drawn,
     Light,
     injected,
-    is_unsampled,
     is_w3c,
     origin_of,
     read_origin,
@@ -158,7 +161,14 @@ class Tracing:
             elif traceparent is None:
                 drawn = self._bound is not None
                 light = self._draw()
-            elif is_unsampled(traceparent) is not None:
+            elif (
+                traceparent.translate(HEX_TO_ZERO) == SHAPE
+                and traceparent[54] in UNSAMPLED
+                # Of version 00, and no id of zeros only: one of 256 is left to the slow way.
+                and traceparent[0] == traceparent[1] == ZERO
+                and (traceparent[3] != ZERO or traceparent[4] != ZERO)
+                and (traceparent[36] != ZERO or traceparent[37] != ZERO)
+            ):
                 light = Carried(traceparent) if tracestate is None else Carried(traceparent, tracestate)
             elif read_traceparent(traceparent) is not None:
                 origin = origin_of(Carried(traceparent, tracestate).get_span_context())
