@@ -90,6 +90,7 @@ class RunningLoop:
                 "ops_address": "127.0.0.1:0",
                 "control_address": "127.0.0.1:0",
                 "kafka": {"common": {"log_level": 0}},
+                "tracing": "off",  # a process has one tracer provider, for good
                 **self._settings,
             },
         )

@@ -144,7 +144,6 @@ def test_a_loop_pushes_every_interval_and_once_more_at_its_end(environment: pyte
     async def handler(_value: bytes) -> None: ...
 
     with OtlpReceiver() as receiver:
-        environment.setenv("OTEL_TRACES_EXPORTER", "none")  # the process has one tracer provider, for good
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint)
         environment.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=team-a")
         environment.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
