@@ -25,7 +25,7 @@ from streamloop.kafka.topics import Change, TopicChange, TopicFacts, TopicWatch
 from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
 from streamloop.report import health_of, metrics_of, status_of
 from streamloop.runners.threads import in_daemon_thread
-from streamloop.watchdog import Watchdog, leave_process
+from streamloop.watchdog import Watchdog, leave_process, only_stuck
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -125,6 +125,8 @@ class Run:
         self.ends_process = ends_process
         """The process is there for this run alone: a second signal and the watchdog may end it."""
         self.hanging: tuple[str, ...] = ()
+        self.cut_short = False
+        """The drain time was over before everything had ended."""
         self._end = _End()
         self._stop = threading.Event()
         self._stop_now = False
@@ -508,7 +510,7 @@ class Run:
             and core.outcome.failure is None
             and not self._stop_now
             and time.monotonic() < deadline
-            and not _only_stuck(parts)
+            and not only_stuck(parts)
         ):
             if core.outcome.halted is not None and not self._end.exit_code:
                 self._halted(core.outcome.halted)
@@ -528,6 +530,7 @@ class Run:
             for each in parts.publisher.blocked
         )
         self._end.because(f"the drain was cut short: {waited}{unwritten}", DRAIN_TIMED_OUT)
+        self.cut_short = True
         core.step([ev.CutShort()])
         for runner in core.runners:
             runner.stop()
@@ -583,16 +586,6 @@ class Run:
             status.held_seconds,
             max(intake.peak_messages for intake in status.intakes),
         )
-
-
-def _only_stuck(parts: Parts) -> bool:
-    """Nothing is left to wait for but handlers that were given up: they do not come back."""
-    running = [each for runner in parts.core.runners for each in runner.running()]
-    return (
-        bool(running)
-        and all(each.given_up for each in running)
-        and not any(part.routing for part in parts.engine.parts.values())
-    )
 
 
 def _shown(running: Running) -> str:

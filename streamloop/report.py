@@ -6,11 +6,13 @@ several may be a few milliseconds apart.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Final
 
 from streamloop.engine.events import Reason
 from streamloop.engine.states import State
+from streamloop.runners.base import DURATION_BOUNDS
 from streamloop.status import (
     ConsumerStatus,
     Health,
@@ -19,6 +21,7 @@ from streamloop.status import (
     LoopStatus,
     PartitionStatus,
 )
+from streamloop.version import __version__
 
 if TYPE_CHECKING:
     from streamloop.build import Parts
@@ -55,6 +58,9 @@ def health_of(run: Run) -> Health:
             if runner.counts.abandoned:
                 live = False
                 reasons.append(f"handler {runner.handler.name} did not come back after its time-out")
+        if parts.core.outcome.failure is not None:
+            live = False
+            reasons.append(f"the engine has failed: {parts.core.outcome.failure!r}")
         if parts.publisher.failure is not None:
             live = False
             reasons.append(f"the publisher has failed: {parts.publisher.failure}")
@@ -234,7 +240,12 @@ def metrics_of(run: Run) -> Samples:
         put("loop_cancel_ignored_total", runner.counts.cancel_ignored, consumer)
         put("loop_inflight", sum(1 for _ in runner.running()), consumer)
         put("loop_breaker_state", 1 if state.broken else 0, consumer)
-        put("loop_processing_duration_seconds_count", runner.durations.count, consumer)
+        reached = 0
+        for bound, number in zip((*DURATION_BOUNDS, math.inf), list(runner.durations.buckets), strict=True):
+            reached += number
+            le = "+Inf" if bound == math.inf else f"{bound:g}"
+            put("loop_processing_duration_seconds_bucket", reached, consumer, ("le", le))
+        put("loop_processing_duration_seconds_count", reached, consumer)
         put("loop_processing_duration_seconds_sum", runner.durations.total, consumer)
     waiting = sum(len(intake.backoff) for intake in parts.engine.intakes)
     buffered = sum(capacity.messages for capacity in parts.capacities)
@@ -255,9 +266,12 @@ def metrics_of(run: Run) -> Samples:
     for poller in parts.pollers:
         for event, value in poller.stats.rebalances.items():
             put("loop_rebalances_total", value, ("consumer", poller.label), ("event", event))
+        for error, value in poller.stats.errors.copy().items():
+            put("loop_errors_total", value, ("consumer", poller.label), ("type", error))
         for result, value in poller.stats.commits.items():
             put("loop_commits_total", value, ("consumer", poller.label), ("result", result))
     publisher = parts.publisher.counters
     put("loop_publish_failures_total", sum(publisher.failures.values()))
-    put("loop_drain_timeouts_total", 1 if run.hanging else 0)
+    put("loop_drain_timeouts_total", int(run.cut_short))
+    put("loop_build_info", 1, ("version", __version__))
     return samples
