@@ -145,8 +145,9 @@ class TestStart:
         loop: StreamLoop[Any] = StreamLoop("billing", brokers=NOBODY)
         loop.consumer("orders")(nothing)
         with Running(loop) as running:
-            running.until(lambda: loop.health().live)
-            assert loop.health().reasons == ("waiting for the broker",)
+            running.until(lambda: loop.health().reasons == ("waiting for the broker",))
+            assert loop.health().live
+            assert not loop.health().ready
             assert running.stop(timeout=5).exit_code == 0  # the question may take 10 s
 
     def test_H5_max_runtime_counts_while_it_waits_for_a_broker(self) -> None:
