@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV := uv==0.13.9
 
-.PHONY: help setup demo test test-broker lint format bench lock clean
+.PHONY: help setup demo stack tools dashboards test test-broker test-stack lint format bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -26,11 +26,23 @@ $(STAMP): pyproject.toml requirements.lock
 demo: $(STAMP) ## 20,000 orders through the real consumer, killed half-way: needs only Python
 	$(BIN)/python -m streamloop.demo
 
-test: $(STAMP) ## every test that needs no broker
-	$(BIN)/python -m pytest -m "not broker" $(ARGS)
+stack: $(STAMP) ## Kafka, Jaeger, Prometheus, a sample shop and two members: needs Java 17, Maven and Go
+	$(BIN)/python -m stack.run $(ARGS)
+
+tools: $(STAMP) ## build Jaeger, Prometheus, promtool and compose's reader for the tests and the stack: minutes, once
+	$(BIN)/python -m tests.tools build
+
+dashboards: $(STAMP) ## write Grafana's dashboards from stack/dashboards.py
+	$(BIN)/python -m stack.dashboards
+
+test: $(STAMP) ## every test that needs neither a broker nor programs built with Go
+	$(BIN)/python -m pytest -m "not broker and not tools" $(ARGS)
 
 test-broker: $(STAMP) ## the tests on a real Apache Kafka: needs Java 17 and Maven
 	$(BIN)/python -m pytest -m broker $(ARGS)
+
+test-stack: $(STAMP) ## the tests with Jaeger, Prometheus, promtool and compose's reader: needs Go
+	$(BIN)/python -m pytest -m "tools and not broker" $(ARGS)
 
 lint: $(STAMP) ## style, format and types
 	$(BIN)/ruff check .

@@ -1,0 +1,4 @@
+"""A shop that sends orders, and the service that charges them.
+
+What docker-compose.yml and `make stack` run.
+"""
