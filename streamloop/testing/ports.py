@@ -56,6 +56,7 @@ class IntakeStats:
 
     rebalances: Counter[str] = field(default_factory=Counter)
     commits: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
 
 
 class HarnessIntake:
