@@ -198,7 +198,7 @@ def test_H1_while_it_drains_it_lives_and_is_not_ready(mock: MockCluster) -> None
 
 
 def test_a_drain_that_was_cut_short_is_counted(mock: MockCluster) -> None:
-    observed = Observed(mock, drain_timeout=0.1, revoke_wait=0.1)
+    observed = Observed(mock, drain_timeout=0.1)
     produce(mock, b"wait")
     counted: list[float] = []
 
