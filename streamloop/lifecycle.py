@@ -28,7 +28,7 @@ from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_
 from streamloop.report import health_of, metrics_of, status_of
 from streamloop.runners.threads import in_daemon_thread
 from streamloop.telemetry.exporting import Traces, open_traces
-from streamloop.watchdog import Watchdog, leave_process
+from streamloop.watchdog import Watchdog, leave_process, only_stuck
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -128,6 +128,7 @@ class Run:
         self.ends_process = ends_process
         """The process is there for this run alone: a second signal and the watchdog may end it."""
         self.hanging: tuple[str, ...] = ()
+        """The drain time was over before everything had ended."""
         self._end = _End()
         self._stop = threading.Event()
         self._stop_now = False
@@ -558,7 +559,7 @@ class Run:
             and core.outcome.failure is None
             and not self._stop_now
             and time.monotonic() < deadline
-            and not _only_stuck(parts)
+            and not only_stuck(parts)
         ):
             if core.outcome.halted is not None and not self._end.exit_code:
                 self._halted(core.outcome.halted)
@@ -634,16 +635,6 @@ class Run:
             status.held_seconds,
             max(intake.peak_messages for intake in status.intakes),
         )
-
-
-def _only_stuck(parts: Parts) -> bool:
-    """Nothing is left to wait for but handlers that were given up: they do not come back."""
-    running = [each for runner in parts.core.runners for each in runner.running()]
-    return (
-        bool(running)
-        and all(each.given_up for each in running)
-        and not any(part.routing for part in parts.engine.parts.values())
-    )
 
 
 def _shown(running: Running) -> str:

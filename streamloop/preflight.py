@@ -152,7 +152,10 @@ def check_loop(assembly: Assembly, timeout: float) -> CheckReport:
     except TopicError:
         for violation in check.violations:
             if violation.missing and assembly.settings.create_topics:
-                report.problems.append(f"{violation.problem} streamloop run creates it (create_topics).")
+                report.problems.append(
+                    f"The topic {violation.topic} does not exist yet: streamloop run creates it "
+                    "(create_topics)."
+                )
             else:
                 report.error(str(violation))
     except StreamLoopError as error:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
+    from streamloop.build import Parts
     from streamloop.core import Heartbeat
     from streamloop.runners.base import Handler
 
@@ -133,6 +134,16 @@ def _can_dump() -> bool:
     except (AttributeError, OSError, ValueError):
         return False
     return True
+
+
+def only_stuck(parts: Parts) -> bool:
+    """Nothing is left to wait for but handlers that were given up: they do not come back."""
+    running = [each for runner in parts.core.runners for each in runner.running()]
+    return (
+        bool(running)
+        and all(each.given_up for each in running)
+        and not any(part.routing for part in parts.engine.parts.values())
+    )
 
 
 def leave_process(code: int) -> None:

@@ -145,8 +145,9 @@ class TestStart:
         loop: StreamLoop[Any] = StreamLoop("billing", brokers=NOBODY)
         loop.consumer("orders")(nothing)
         with Running(loop) as running:
-            running.until(lambda: loop.health().live)
-            assert loop.health().reasons == ("waiting for the broker",)
+            running.until(lambda: loop.health().reasons == ("waiting for the broker",))
+            assert loop.health().live
+            assert not loop.health().ready
             assert running.stop(timeout=5).exit_code == 0  # the question may take 10 s
 
     def test_H5_max_runtime_counts_while_it_waits_for_a_broker(self) -> None:
@@ -263,7 +264,7 @@ class TestStop:
             finally:
                 cancelled.set()
 
-        loop = loop_of(mock, handle, drain_timeout=0.2, revoke_wait=0.1)
+        loop = loop_of(mock, handle, drain_timeout=0.2)
         produce(mock, "orders", b"a")
         with Running(loop) as running:
             running.until(started.is_set)
@@ -281,7 +282,7 @@ class TestStop:
             started.set()
             release.wait(60)
 
-        loop = loop_of(mock, handle, drain_timeout=0.2, revoke_wait=0.1)
+        loop = loop_of(mock, handle, drain_timeout=0.2)
         produce(mock, "orders", b"a")
         with Running(loop) as running:
             running.until(started.is_set)
@@ -299,7 +300,7 @@ class TestStop:
             if value == b"hang":
                 release.wait(60)
 
-        loop = loop_of(mock, handle, timeout=0.2, kill_after=0.2, drain_timeout=50, revoke_wait=0.1)
+        loop = loop_of(mock, handle, timeout=0.2, kill_after=0.2, drain_timeout=50)
         produce(mock, "orders", b"hang", b"fine")
         with Running(loop) as running:
             result = running.wait(30)
@@ -341,7 +342,7 @@ class TestStop:
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(3600)
 
-        loop = loop_of(mock, handle, drain_timeout=100, timeout=200, revoke_wait=0.1)
+        loop = loop_of(mock, handle, drain_timeout=100, timeout=200)
         produce(mock, "orders", b"a")
         result = loop.run()
         assert result.exit_code == DRAIN_TIMED_OUT

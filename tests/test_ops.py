@@ -65,7 +65,7 @@ def test_H5_without_a_broker_it_has_started_lives_and_is_not_ready() -> None:
         assert loop.ops("/startup").status == 200
         assert loop.ops("/live").status == 200
         ready = loop.ops("/ready")
-        assert (ready.status, ready.json["reasons"]) == (503, ["no broker has answered yet"])
+        assert (ready.status, ready.json["reasons"]) == (503, ["waiting for the broker"])
         assert loop.ops("/metrics").status == 200
         assert loop.control("/status").json["state"] == "waiting for the broker"
 

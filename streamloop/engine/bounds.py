@@ -26,9 +26,9 @@ class Bounds:
         self._bound_said = False
 
     def quiet(self) -> None:
-        """Say of partitions that are being revoked that nothing of theirs goes on."""
+        """Say of partitions that are being revoked that nothing of theirs goes on, or is waited for."""
         engine = self._engine
-        for part in [part for part in self.leaving if not part.running and not part.routing]:
+        for part in [part for part in self.leaving if engine.cut_short or not (part.running or part.routing)]:
             del self.leaving[part]
             if part in engine.commits.dirty or part.ledger.version != part.emitted:
                 engine.commits.emit(part)

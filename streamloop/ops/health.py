@@ -51,9 +51,9 @@ def probe(run: Run) -> Probes:
     unready: list[str] = []
     if run.failed_because:
         unready.append(run.failed_because)
-    if not run.ready:
-        unready.append("no broker has answered yet" if phase != "ended" else "the run has ended")
-    elif phase != "running":
+    if phase == "ended":
+        unready.append("the run has ended")
+    elif not run.ready or phase != "running":
         unready.append(phase)
     return Probes(phase, not unready, not trouble, tuple(unready), tuple(trouble), turns, handlers, heartbeat)
 

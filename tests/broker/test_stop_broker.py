@@ -54,9 +54,9 @@ def test_H5_while_it_waits_it_lives_is_not_ready_and_stops_when_it_is_told(
     async def handle(value: bytes) -> None: ...
 
     with Running(loop) as running:
-        running.until(lambda: loop.health().live, what="the loop to live")
+        running.until(lambda: loop.health().reasons == ("waiting for the broker",))
+        assert loop.health().live
         assert not loop.health().ready
-        assert loop.health().reasons == ("waiting for the broker",)
         assert loop.status() is None
         assert loop.metrics() == {}
         result = running.stop(timeout=5)  # the question that is under way would take 10

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.realkafka import KafkaCluster, Members
 
 
-QUICK_WATCHDOG = ("--timeout", "500ms", "--kill-after", "500ms", "--revoke-wait", "200ms")
+QUICK_WATCHDOG = ("--timeout", "500ms", "--kill-after", "500ms")
 
 
 def test_D8_a_fatal_error_stops_the_process_with_1_and_its_message_comes_again(

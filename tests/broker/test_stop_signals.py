@@ -91,9 +91,7 @@ def test_H1_a_drain_that_takes_too_long_ends_with_3_and_the_stack_of_what_hangs(
 ) -> None:
     source = topic()
     kafka.produce(source, orders({}, {"do": "swallow"}, {}))
-    member = start_service(
-        members, kafka, group, source, "--drain-timeout", "1s", "--timeout", "5m", "--revoke-wait", "200ms"
-    )
+    member = start_service(members, kafka, group, source, "--drain-timeout", "1s", "--timeout", "5m")
     begun(member, 3)
     member.terminate()
 
@@ -121,8 +119,6 @@ def test_H2_a_thread_that_never_returns_does_not_keep_the_process(
         "1s",
         "--timeout",
         "5m",
-        "--revoke-wait",
-        "200ms",
         module="threads",
     )
     begun(member, 3)

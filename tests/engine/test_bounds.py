@@ -111,6 +111,8 @@ def test_H2_what_is_stopped_when_the_drain_is_cut_short_is_no_failure_of_the_mes
 
     shell.step(ev.CutShort())
     assert [commit.offset for commit in shell.of(ev.Commit)] == [2]  # at once: the partition leaves now
+    shell.revoking(ORDERS)
+    assert len(shell.of(ev.Quiet)) == 1  # the drain was what there was to wait
     stopped.failure = PERMANENT
     shell.step(ev.Finished([stopped, returned]))
     assert len(shell.of(ev.Drained)) == 1

@@ -9,56 +9,13 @@ from typing import Any
 
 import yaml
 
+from streamloop.telemetry.table import TABLE, Kind
+
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "stack" / "prometheus" / "rules.yml"
 
-COUNTERS_AND_GAUGES = frozenset(
-    [
-        "loop_processed_total",
-        "loop_failed_total",
-        "loop_retried_total",
-        "loop_dead_letter_total",
-        "loop_errors_total",
-        "loop_redelivered_total",
-        "loop_cancel_ignored_total",
-        "loop_running_handlers",
-        "loop_concurrency",
-        "loop_breaker_state",
-        "loop_backlog",
-        "loop_inflight",
-        "loop_inflight_bytes",
-        "loop_high_watermark_messages",
-        "loop_high_watermark_bytes",
-        "loop_lag_messages",
-        "loop_lag_seconds",
-        "loop_commit_gap",
-        "loop_held_partitions",
-        "loop_held_seconds",
-        "loop_held_partition_seconds_total",
-        "loop_assigned_partitions",
-        "loop_topic_partitions",
-        "loop_rebalances_total",
-        "loop_commits_total",
-        "loop_last_commit_timestamp_seconds",
-        "loop_iterations_total",
-        "loop_heartbeat_age_seconds",
-        "loop_publish_failures_total",
-        "loop_publishes_outstanding",
-        "loop_drain_timeouts_total",
-        "loop_export_failures_total",
-        "loop_build_info",
-        "messaging_client_consumed_messages_total",
-        "messaging_client_sent_messages_total",
-    ]
-)
-HISTOGRAMS = frozenset(
-    [
-        "loop_processing_duration_seconds",
-        "loop_iteration_duration_seconds",
-        "messaging_process_duration_seconds",
-        "messaging_client_operation_duration_seconds",
-    ]
-)
+COUNTERS_AND_GAUGES = frozenset(metric.name for metric in TABLE if metric.kind is not Kind.HISTOGRAM)
+HISTOGRAMS = frozenset(metric.name for metric in TABLE if metric.kind is Kind.HISTOGRAM)
 METRICS = COUNTERS_AND_GAUGES | {
     f"{name}_{suffix}" for name in HISTOGRAMS for suffix in ("bucket", "sum", "count")
 }
