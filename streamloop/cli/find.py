@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from streamloop.engine.metadata import Identity, Ignored, decode
 from streamloop.errors import StreamLoopError
@@ -138,6 +139,26 @@ def trace_of(traceparent: str) -> tuple[str, bool]:
     if match is None or set(match[1]) == {"0"}:
         return "", False
     return match[1], bool(int(match[2], 16) & 1)
+
+
+def groups_of(settings: Settings, topic: str) -> list[str]:
+    """The groups that have a dead-letter or retry topic (of the usual names) of this topic.
+
+    ``topic`` may be one of those topics itself. Raises FindError.
+    """
+    admin = AdminClient(admin_config(settings))
+    try:
+        there = set(admin.list_topics(timeout=TIMEOUT).topics)
+    except KafkaException as error:
+        raise FindError(f"{', '.join(settings.brokers)} can't be reached: {_said(error)}.") from None
+    found = set()
+    for source in [each for each in there if topic == each or topic.startswith(f"{each}.")]:
+        own = re.compile(rf"{re.escape(source)}\.(.+?)\.(?:dlq|replay|retry\..+)")
+        for name in there if source == topic else [topic]:
+            match = own.fullmatch(name)
+            if match is not None:
+                found.add(match[1])
+    return sorted(found)
 
 
 class Finder:

@@ -212,7 +212,7 @@ def _urgency(part: dict[str, Any]) -> tuple[Any, ...]:
 def _holder(part: dict[str, Any]) -> Text:
     holder = objects(part.get("holder"))
     if not holder:
-        return text(f"{number(part.get('committable'))}: nothing", "dim")
+        return text(f"nothing, at {number(part.get('committable'))}", "dim")
     line = text(f"{holder.get('offset')} {str(holder.get('state', '')).lower()}")
     if isinstance(holder.get("attempt"), int) and holder["attempt"]:
         line.append(f", attempt {holder['attempt']}")

@@ -20,10 +20,10 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from streamloop.cli.find import Committed, Finder, FindError, Hop, Story, trace_of
+from streamloop.cli.find import Committed, Finder, FindError, Hop, Story, groups_of, trace_of
 from streamloop.cli.members import member_url
 from streamloop.cli.options import overrides
-from streamloop.cli.show import NONE, age, moment, number, size, text
+from streamloop.cli.show import NONE, age, moment, number, short_class, size, text
 from streamloop.cli.waterfall import JaegerError, fetch_trace, messages_of, trace_id_of, waterfall
 from streamloop.errors import ConfigurationError, StreamLoopError
 from streamloop.settings import Settings
@@ -97,7 +97,9 @@ def _last_hop(place: str, story: Story, now_ms: int) -> tuple[str, str]:
     hop = story.hops[-1]
     where = f"{hop.topic}/{hop.partition}/{hop.offset}"
     attempts = f"{hop.attempt} attempt{'' if hop.attempt == 1 else 's'}"
-    error = f": {hop.error_class}: {hop.error_message}"[:LONGEST_ERROR] if hop.error_class else ""
+    error = (
+        f": {short_class(hop.error_class)}: {hop.error_message}"[:LONGEST_ERROR] if hop.error_class else ""
+    )
     if hop.kind == "dead letter":
         return f"{place} is a dead letter, at {where}, after {attempts}{error}", "red"
     if hop.committed is not None and hop.committed.acknowledged:
@@ -184,7 +186,10 @@ def _hops(hops: Sequence[Hop]) -> Table:
             text(f"{hop.topic}/{hop.partition}/{hop.offset}{replay}"),
             str(hop.attempt),
             text(
-                f"{hop.error_class}: {hop.error_message}"[:LONGEST_ERROR] if hop.error_class else NONE, "red"
+                f"{short_class(hop.error_class)}: {hop.error_message}"[:LONGEST_ERROR]
+                if hop.error_class
+                else NONE,
+                "red",
             ),
             then,
         )
@@ -228,7 +233,11 @@ def _time(_context: click.Context, parameter: click.Parameter, value: str) -> fl
 @click.option("--trace-id", metavar="ID", help="A trace instead of a place. Needs --jaeger.")
 @click.option("--jaeger", metavar="URL", help="Jaeger's query API, such as http://localhost:16686.")
 @click.option("--brokers", metavar="VALUE", help="As for 'run'.")
-@click.option("--group", metavar="VALUE", help="The consumer group that the question is about.")
+@click.option(
+    "--group",
+    metavar="VALUE",
+    help="The consumer group that the question is about. Found by its topics where there is only one.",
+)
 @click.option(
     "--config", type=click.Path(path_type=Path), metavar="PATH", help="Settings file (YAML), as for 'run'."
 )
@@ -275,7 +284,13 @@ def trace(
         def find(where: Place, of_group: str | None) -> Story:
             own = {**given, "group": group or of_group}
             settings = Settings.load(yaml_path=config, command_line=overrides(own)).settings
-            _require(settings)
+            if not settings.brokers:
+                raise ConfigurationError(
+                    "Which brokers? Give --brokers, STREAMLOOP_BROKERS, or brokers: in the settings file."
+                )
+            if not settings.group:
+                own["group"] = _only_group(settings, where[0])
+                settings = Settings.load(yaml_path=config, command_line=overrides(own)).settings
             with (
                 _progress(errors) as progress,
                 Finder(
@@ -368,12 +383,12 @@ def _place(given: tuple[str, ...]) -> Place:
     return topic, int(partition), int(offset)
 
 
-def _require(settings: Settings) -> None:
-    for name, value in (("brokers", settings.brokers), ("group", settings.group)):
-        if not value:
-            raise ConfigurationError(
-                f"Which {name}? Give --{name}, STREAMLOOP_{name.upper()}, or {name}: in the settings file."
-            )
+def _only_group(settings: Settings, topic: str) -> str:
+    groups = groups_of(settings, topic)
+    if len(groups) == 1:
+        return groups[0]
+    found = f": {', '.join(groups)} have" if groups else ": none has"
+    raise ConfigurationError(f"Which group? Give --group{found} retry or dead-letter topics of {topic}.")
 
 
 @contextmanager

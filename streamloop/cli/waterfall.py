@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from streamloop.cli.members import get_json, objects
-from streamloop.cli.show import moment, span_time, text
+from streamloop.cli.show import moment, short_class, span_time, text
 from streamloop.errors import ConfigurationError, StreamLoopError
 from streamloop.telemetry import attributes as names
 
@@ -118,7 +118,7 @@ def _span(raw: dict[str, Any], service: str) -> Span | None:
     for event in _list(raw, "events"):
         said = _attributes(event)
         if event.get("name") == "exception" or "exception.type" in said:
-            kind = said.get("exception.type", "error")
+            kind = short_class(str(said.get("exception.type", "error")))
             error = f"{kind}: {said.get('exception.message', '')}"
     if failed and not error:
         error = str(status.get("message", "")) or "failed"
