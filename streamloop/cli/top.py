@@ -51,7 +51,7 @@ def frame(looks: Sequence[Look], *, height: int | None = None) -> RenderableType
         parts += [_together(looks), Text()]
     partitions = None
     if height is not None:
-        fixed = 3 + sum(9 + (len(rows(each.status, "consumers")) if each.status else 0) for each in looks)
+        fixed = 3 + sum(9 + (3 * len(rows(each.status, "consumers")) if each.status else 0) for each in looks)
         partitions = max(LEAST_ROWS, (height - fixed) // max(1, len(looks)))
     for look in looks:
         parts.append(_head(look))
@@ -67,12 +67,12 @@ def _together(looks: Sequence[Look]) -> Text:
     lag = [part["lag"] for part in partitions if isinstance(part.get("lag"), int)]
     busy = sum(part["buffered"] for part in partitions if isinstance(part.get("buffered"), int))
     held = sum(1 for part in partitions if part.get("held"))
-    line = Text(f"{len(seen)} of {len(looks)} members answer", style="bold" if seen else "bold red")
+    style = "bold" if len(seen) == len(looks) else "bold red"
+    line = Text().append(f"{len(seen)} of {len(looks)} members answer", style=style)
     line.append(
         f"   {len(partitions)} partitions, {held} held   lag {number(sum(lag))}   in flight {number(busy)}   "
         f"acked/s {rate(_sum(seen, 'acked'))}   failed/s {rate(_sum(seen, 'failed_attempts'))}   "
         f"dead/s {rate(_sum(seen, 'dead_lettered'))}",
-        style="not bold",
     )
     return line
 
@@ -85,11 +85,11 @@ def _sum(looks: Sequence[Look], name: str) -> float | None:
 def _head(look: Look) -> RenderableType:
     status = look.status
     if status is None:
-        line = Text("unreachable ", style="bold red")
+        line = Text().append("unreachable ", style="bold red")
         return line.append_text(text(look.url, "bold")).append_text(text(f"  {look.error}", "red"))
     probes = objects(status.get("probes"))
     state = str(status.get("state", NONE))
-    line = text(status.get("group", ""), "bold cyan")
+    line = Text().append_text(text(status.get("group", ""), "bold cyan"))
     line.append_text(text(f"  {status.get('member', '')}", "bold"))
     line.append_text(text(f"  {state}", "green" if state == "running" else "yellow"))
     line.append(f"  up {age(status.get('uptime'))}  ")

@@ -171,7 +171,7 @@ def story_view(story: Story, now_ms: int) -> RenderableType:
 def _hops(hops: Sequence[Hop]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), header_style="bold")
     for name, justify in (("when", "left"), ("where", "left"), ("attempts", "right")):
-        table.add_column(name, justify=justify, no_wrap=name == "when", overflow="fold")  # type: ignore[arg-type]
+        table.add_column(name, justify=justify, no_wrap=True, overflow="fold")  # type: ignore[arg-type]
     table.add_column("last error", overflow="fold")
     table.add_column("then", overflow="fold")
     for hop in hops:

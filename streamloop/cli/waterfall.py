@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from rich import box
 from rich.console import Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -242,8 +243,8 @@ def waterfall(trace_id: str, spans: Sequence[Span]) -> RenderableType:
     began, ended = min(span.start for span in spans), max(span.end for span in spans)
     failed = sum(span.failed for span in spans)
     services = ", ".join(dict.fromkeys(span.service for span in spans if span.service))
-    head = text(f"trace {trace_id}", "bold")
-    head.append(f"   {len(spans)} spans", style="not bold")
+    head = Text().append_text(text(f"trace {trace_id}", "bold"))
+    head.append(f"   {len(spans)} spans")
     head.append_text(text(f" of {services}" if services else ""))
     head.append(f"   {span_time(ended - began)} from {moment(began // 1_000_000)}   ")
     head.append(f"{failed} failed" if failed else "none failed", style="red" if failed else "green")
@@ -298,10 +299,8 @@ def tree(spans: Sequence[Span]) -> Iterator[tuple[int, Span]]:
         waiting.append((0, left))
 
 
-def _label(depth: int, span: Span, *, orphan: bool) -> Text:
-    indent = "  " * min(depth, DEEPEST)
-    label = Text(indent)
-    label.append_text(text(span.name, "bold red" if span.failed else "bold"))
+def _label(depth: int, span: Span, *, orphan: bool) -> RenderableType:
+    label = Text().append_text(text(span.name, "bold red" if span.failed else "bold"))
     said = [span.service, span.kind]
     known = span.attributes
     if names.ATTEMPT in known:
@@ -318,11 +317,11 @@ def _label(depth: int, span: Span, *, orphan: bool) -> Text:
     label.append_text(text("  " + ", ".join(each for each in said if each), "dim"))
     if span.error:
         label.append("\n")
-        label.append_text(text(f"{indent}  {span.error[:LONGEST_ERROR]}", "red"))
+        label.append_text(text(span.error[:LONGEST_ERROR], "red"))
     for linked in span.links:
         label.append("\n")
-        label.append_text(text(f"{indent}  linked to trace {linked}", "dim"))
-    return label
+        label.append_text(text(f"linked to trace {linked}", "dim"))
+    return Padding(label, (0, 0, 0, 2 * min(depth, DEEPEST)))  # what is wrapped is indented, too
 
 
 # -------------------------------------------------------------------------------------- messages in a trace
