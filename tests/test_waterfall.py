@@ -73,13 +73,13 @@ def answer(*spans: dict[str, Any], service: str = "billing") -> dict[str, Any]:
     return {"result": {"resourceSpans": [{"resource": named, "scopeSpans": [{"spans": list(spans)}]}]}}
 
 
-PLACE = {
+PLACE: dict[str, Any] = {
     "messaging__destination__name": "orders",
     "messaging__destination__partition__id": "3",
     "messaging__kafka__offset": 1042,
     "messaging__consumer__group__name": "billing",
 }
-RETRY = {
+RETRY: dict[str, Any] = {
     "messaging__destination__name": "orders.billing.retry.5s",
     "messaging__destination__partition__id": "3",
     "messaging__kafka__offset": 9,

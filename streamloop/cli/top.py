@@ -117,7 +117,7 @@ def _head(look: Look) -> RenderableType:
             said.append_text(text(f"   {each['detail']}", "yellow"))
         lines.append(said)
     if status.get("publishing"):
-        lines.append(Text(f"  {number(status['publishing'])} records wait for the broker's confirmation"))
+        lines.append(Text(f"  records that the broker has not confirmed yet: {number(status['publishing'])}"))
     for name, what in (("blocked_targets", "takes no records: "), ("hanging", "hangs: ")):
         found = status.get(name)
         lines += [
