@@ -151,3 +151,32 @@ def test_brokers_that_can_not_be_reached_are_a_sentence(monkeypatch: pytest.Monk
         assert result.exit_code == 1
         assert "127.0.0.1:1" in result.output
         assert "Traceback" not in result.output
+
+
+def test_a_dead_letter_whose_original_is_gone_is_shown_with_what_is_left(
+    kafka: KafkaCluster, topic: Callable[..., str], group: str
+) -> None:
+    source = topic()
+    dead = kafka.create_topic(1, name=f"{source}.{group}.dlq")
+    headers = {
+        "original-topic": source,
+        "original-partition": "0",
+        "original-offset": "5",
+        "original-group": group,
+        "attempt": "3",
+        "error-class": "shop.DeclinedError",
+    }
+    given = tuple((f"streamloop-{name}", value.encode()) for name, value in headers.items())
+    kafka.produce(dead, [Record(b"x", None, given, 0)])
+    # The source has no offset 5; then it does not even exist.
+    text = found(kafka, dead, "0", "0", "--group", group)
+    assert f"{source}/0/5 is a dead letter, at {dead}/0/0, after 3 attempts: DeclinedError" in text
+    assert f"{source}/0 has no offset 5 yet" in text
+    kafka.delete_topic(source)
+    text = found(kafka, dead, "0", "0", "--group", group)
+    assert f"{source}/0/5 is a dead letter" in text
+    assert f"The topic {source} does not exist" in text
+    # The headers of a record elsewhere lead nowhere: anybody may have written them.
+    other = topic()
+    kafka.produce(other, [Record(b"x", None, given, 0)])
+    assert f"{other}/0/0 is not acknowledged" in found(kafka, other, "0", "0", "--group", group)
