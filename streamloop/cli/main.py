@@ -21,6 +21,8 @@ import click
 from streamloop.cli.logs import set_up_logging
 from streamloop.cli.options import overrides, with_settings
 from streamloop.cli.target import load_loop
+from streamloop.cli.top import top
+from streamloop.cli.trace import trace
 from streamloop.errors import StreamLoopError
 from streamloop.settings import ConsumerSettings, Row, Settings, describe, json_schema
 from streamloop.settings.units import duration
@@ -171,6 +173,10 @@ def version() -> None:
         ("librdkafka", confluent_kafka.libversion()[0]),
     ):
         click.echo(f"{name} {number}")
+
+
+main.add_command(top)
+main.add_command(trace)
 
 
 def leave(code: int) -> NoReturn:

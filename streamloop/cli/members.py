@@ -1,0 +1,205 @@
+"""Asks members for their /status, over HTTP, all at once and each within a bound.
+
+A member that does not answer, answers something else, or sends for ever is a sentence, never an exception.
+What comes back is another process's text: it is shown only through ``printable``. Called by ``streamloop
+top``; ``get_json`` by ``streamloop trace``.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from streamloop.errors import ConfigurationError
+from streamloop.telemetry.logs import printable
+
+DEFAULT_PORT: Final = 9465
+LONGEST_ANSWER: Final = 16 * 1024 * 1024
+"""Bytes: some 10,000 partitions."""
+LONGEST_ERROR: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one member answered. ``error``: why there is no ``status``. ``rates``: a second, by consumer."""
+
+    url: str
+    status: dict[str, Any] | None = None
+    error: str = ""
+    rates: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+def member_url(text: str) -> str:
+    """The base URL that ``host``, ``host:port`` or a URL means. Raises ConfigurationError."""
+    written = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(written)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r} is no address of a member: {error}.") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(
+            f"{text!r} is no address of a member: give its control_address, such as 127.0.0.1:{DEFAULT_PORT}."
+        )
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ConfigurationError(
+            "A member's address is a host and a port; a token is given with --token-file."
+        )
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    given = port if port is not None else DEFAULT_PORT if "://" not in text else None
+    path = parts.path.rstrip("/").removesuffix("/status")
+    return f"{parts.scheme}://{host}{'' if given is None else f':{given}'}{path}"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A token goes to who was named, and to nobody that he names."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def get_json(url: str, *, timeout: float, token: str | None = None) -> tuple[int, Any]:
+    """GET: the HTTP status and the JSON. No proxy, no redirect.
+
+    Raises ValueError with the end of a sentence. ``timeout`` (seconds) bounds each wait, not the whole.
+    """
+    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+    try:
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked
+        try:
+            with opener.open(request, timeout=timeout) as answer:
+                status, body = answer.status, answer.read(LONGEST_ANSWER + 1)
+        except urllib.error.HTTPError as error:
+            with error:
+                status, body = error.code, error.read(LONGEST_ANSWER + 1)
+    except urllib.error.URLError as error:
+        reason = error.reason
+        raise ValueError(
+            f"no answer within {timeout:g} s"
+            if isinstance(reason, TimeoutError)
+            else (reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)).lower()
+        ) from None
+    except TimeoutError:
+        raise ValueError(f"no answer within {timeout:g} s") from None
+    except (OSError, http.client.HTTPException, UnicodeError) as error:
+        raise ValueError(f"no HTTP answer ({type(error).__name__}: {error})"[:LONGEST_ERROR]) from None
+    if len(body) > LONGEST_ANSWER:
+        raise ValueError(f"the answer is larger than {LONGEST_ANSWER} bytes")
+    try:
+        return status, orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise ValueError(f"the answer (HTTP {status}) is no JSON: is this the control_address?") from None
+
+
+def ask(url: str, *, timeout: float, token: str | None = None) -> Look:
+    """One look at one member."""
+    try:
+        status, found = get_json(f"{url}/status", timeout=timeout, token=token)
+    except ValueError as error:
+        return Look(url, error=str(error))
+    if not isinstance(found, dict):
+        return Look(url, error="the answer is no status: is this the control_address?")
+    if status == 404:
+        return Look(url, error="it has no /status: this is its ops_address, give its control_address")
+    if status != 200:
+        said = str(found.get("error", "no reason given"))[:LONGEST_ERROR]
+        return Look(url, error=f"it refused (HTTP {status}): {printable(said)}")
+    if "probes" not in found:
+        return Look(url, error="the answer is no status: is this the control_address?")
+    return Look(url, found)
+
+
+class Member:
+    """One member over many looks: remembers the last counts, from which the rates come."""
+
+    def __init__(self, url: str, *, timeout: float, token: str | None = None) -> None:
+        self.url = url
+        self._timeout = timeout
+        self._token = token
+        self._asking: threading.Thread | None = None
+        self._answer: Look | None = None
+        self._before: tuple[float, dict[str, dict[str, float]]] | None = None
+        self._rates: dict[str, dict[str, float]] = {}
+
+    def begin(self) -> None:
+        """Ask, on a thread of its own; unless an earlier question still waits."""
+        if self._asking is not None and self._asking.is_alive():
+            return
+        self._answer = None
+        self._asking = threading.Thread(target=self._ask, daemon=True)
+        self._asking.start()
+
+    def end(self, until: float) -> Look:
+        """The answer, waited for until this time (monotonic)."""
+        assert self._asking is not None
+        self._asking.join(max(0.0, until - time.monotonic()))
+        answer = self._answer
+        if answer is None:
+            return Look(self.url, error=f"no whole answer within {self._timeout:g} s")
+        return self.rated(answer)
+
+    def _ask(self) -> None:
+        try:
+            self._answer = ask(self.url, timeout=self._timeout, token=self._token)
+        except Exception as error:  # noqa: BLE001 - whatever a member sends, the others are shown
+            self._answer = Look(self.url, error=f"it could not be asked ({type(error).__name__}: {error})")
+
+    def rated(self, look: Look) -> Look:
+        """The look with rates: differences to the last one, by the member's own clock.
+
+        A status is renewed about once a second: two looks at the same one keep the rates that were there.
+        """
+        if look.status is None:
+            return look
+        uptime = look.status.get("uptime")
+        if not isinstance(uptime, int | float):
+            return look
+        counts = {
+            str(each.get("name")): {
+                str(name): float(value)
+                for name, value in objects(each.get("counts")).items()
+                if isinstance(value, int | float)
+            }
+            for each in rows(look.status, "consumers")
+        }
+        if self._before is None or uptime < self._before[0]:  # the first look, or it was started again
+            self._before, self._rates = (uptime, counts), {}
+        elif uptime > self._before[0]:
+            elapsed, before = uptime - self._before[0], self._before[1]
+            self._rates = {
+                consumer: {
+                    name: max(0.0, value - before.get(consumer, {}).get(name, 0.0)) / elapsed
+                    for name, value in own.items()
+                }
+                for consumer, own in counts.items()
+            }
+            self._before = (uptime, counts)
+        return Look(look.url, look.status, rates=self._rates)
+
+
+def look_at(members: list[Member], timeout: float) -> list[Look]:
+    """One look at all of them, within ``timeout`` and a little."""
+    until = time.monotonic() + timeout + 0.5
+    for member in members:
+        member.begin()
+    return [member.end(until) for member in members]
+
+
+def rows(status: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """A list of objects in a status; what is no object is left out: another version may have sent it."""
+    found = status.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def objects(value: Any) -> dict[str, Any]:
+    """An object, or an empty one in the place of anything else."""
+    return value if isinstance(value, dict) else {}

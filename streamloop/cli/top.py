@@ -1,0 +1,345 @@
+"""``streamloop top``: one or more members as they are now, from the /status of each.
+
+``frame`` is pure: looks in, something to draw out. The command looks, draws and waits; it changes nothing in
+the members, and each look has a bound. Called by the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from streamloop.cli.members import Look, Member, look_at, member_url, objects, rows
+from streamloop.cli.show import NONE, age, number, rate, size, text
+from streamloop.errors import ConfigurationError
+from streamloop.settings.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import RenderableType
+
+TIMEOUT: Final = 3.0
+"""Seconds until a member that does not answer is shown as such."""
+LEAST_INTERVAL: Final = 0.2
+LEAST_ROWS: Final = 3
+"""Partitions of each member that are shown however small the terminal is."""
+LONGEST_WHY: Final = 300
+QUIET: Final = frozenset({"retry_not_due", "assigning"})
+"""Reasons that are part of a healthy day."""
+
+
+# ------------------------------------------------------------------------------------------------ the frame
+
+
+def frame(looks: Sequence[Look], *, height: int | None = None) -> RenderableType:
+    """All members. ``height``: lines that there are; None: as many as it takes."""
+    parts: list[RenderableType] = []
+    if len(looks) > 1:
+        parts += [_together(looks), Text()]
+    partitions = None
+    if height is not None:
+        fixed = 3 + sum(9 + (3 * len(rows(each.status, "consumers")) if each.status else 0) for each in looks)
+        partitions = max(LEAST_ROWS, (height - fixed) // max(1, len(looks)))
+    for look in looks:
+        parts.append(_head(look))
+        if look.status is not None and "partitions" in look.status:
+            parts += [_consumers(look), _partitions(look.status, partitions)]
+        parts.append(Text())
+    return Group(*parts[:-1])
+
+
+def _together(looks: Sequence[Look]) -> Text:
+    seen = [each for each in looks if each.status is not None]
+    partitions = [part for each in seen for part in rows(each.status or {}, "partitions")]
+    lag = [part["lag"] for part in partitions if isinstance(part.get("lag"), int)]
+    busy = sum(part["buffered"] for part in partitions if isinstance(part.get("buffered"), int))
+    held = sum(1 for part in partitions if part.get("held"))
+    style = "bold" if len(seen) == len(looks) else "bold red"
+    line = Text().append(f"{len(seen)} of {len(looks)} members answer", style=style)
+    line.append(
+        f"   {len(partitions)} partitions, {held} held   lag {number(sum(lag))}   in flight {number(busy)}   "
+        f"acked/s {rate(_sum(seen, 'acked'))}   failed/s {rate(_sum(seen, 'failed_attempts'))}   "
+        f"dead/s {rate(_sum(seen, 'dead_lettered'))}",
+    )
+    return line
+
+
+def _sum(looks: Sequence[Look], name: str) -> float | None:
+    found = [own[name] for look in looks for own in look.rates.values() if name in own]
+    return sum(found) if found else None
+
+
+def _head(look: Look) -> RenderableType:
+    status = look.status
+    if status is None:
+        line = Text().append("unreachable ", style="bold red")
+        return line.append_text(text(look.url, "bold")).append_text(text(f"  {look.error}", "red"))
+    probes = objects(status.get("probes"))
+    state = str(status.get("state", NONE))
+    line = Text().append_text(text(status.get("group", ""), "bold cyan"))
+    line.append_text(text(f"  {status.get('member', '')}", "bold"))
+    line.append_text(text(f"  {state}", "green" if state == "running" else "yellow"))
+    line.append(f"  up {age(status.get('uptime'))}  ")
+    for name in ("live", "ready"):
+        good = probes.get(name) is True
+        line.append(name if good else f"not {name}", style="green" if good else "bold red").append(" ")
+    line.append_text(text(f" {look.url}", "dim"))
+    lines: list[RenderableType] = [line]
+    for name in ("why_not_live", "why_not_ready"):
+        why = probes.get(name)
+        lines += [text(f"  {each}", "red") for each in (why if isinstance(why, list) else ())]
+    for each in rows(status, "intakes"):
+        full = _share(each, "buffered", "high_watermark_messages") >= 1
+        said = Text("  ").append_text(text(each.get("name", "")))
+        said.append(
+            f": in flight {number(each.get('buffered'))} of {number(each.get('high_watermark_messages'))}, "
+            f"{size(each.get('buffered_bytes'))} of {size(each.get('high_watermark_bytes'))}",
+            style="yellow" if full else "",
+        )
+        said.append_text(
+            text(f"   group {each.get('group', '')} ({each.get('protocol') or 'no protocol yet'})")
+        )
+        said.append(f"   polled {age(each.get('last_turn_age'))} ago")
+        if each.get("detail"):
+            said.append_text(text(f"   {each['detail']}", "yellow"))
+        lines.append(said)
+    if status.get("publishing"):
+        lines.append(Text(f"  records that the broker has not confirmed yet: {number(status['publishing'])}"))
+    for name, what in (("blocked_targets", "takes no records: "), ("hanging", "hangs: ")):
+        found = status.get(name)
+        lines += [
+            text(f"  {what}{each}", "red") for each in (found if isinstance(found, list | tuple) else ())
+        ]
+    return Group(*lines)
+
+
+def _share(row: dict[str, Any], part: str, whole: str) -> float:
+    top, bottom = row.get(part), row.get(whole)
+    return top / bottom if isinstance(top, int) and isinstance(bottom, int) and bottom else 0.0
+
+
+def _table(*columns: str, left: Sequence[str] = ()) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
+    for name in columns:
+        table.add_column(
+            name,
+            justify="left" if name in left else "right",
+            no_wrap=name not in ("held", "slowest handlers"),
+            overflow="fold" if name in ("held", "slowest handlers") else "ellipsis",
+        )
+    return table
+
+
+def _consumers(look: Look) -> Table:
+    table = _table(
+        *("  handler", "runs", "waits", "acked/s", "failed/s", "retried/s", "dead/s", "acked", "dead"),
+        "slowest handlers",
+        left=("  handler", "slowest handlers"),
+    )
+    for each in rows(look.status or {}, "consumers"):
+        counts, rates = objects(each.get("counts")), look.rates.get(str(each.get("name")), {})
+        dead, failed = rates.get("dead_lettered"), rates.get("failed_attempts")
+        oldest = [
+            f"{row.get('topic')}/{row.get('partition')}/{row.get('offset')} {age(row.get('age'))}"
+            for row in rows(each, "oldest")[:3]
+        ]
+        retried = [rates[name] for name in ("retried_in_place", "routed") if name in rates]
+        table.add_row(
+            text(f"  {each.get('name', '')}"),
+            f"{number(each.get('running'))}/{number(each.get('concurrency'))}",
+            number(each.get("waiting")),
+            rate(rates.get("acked")),
+            Text(rate(failed), style="yellow" if failed else ""),
+            rate(sum(retried) if retried else None),
+            Text(rate(dead), style="red" if dead else ""),
+            number(counts.get("acked")),
+            number(counts.get("dead_lettered")),
+            text("\n".join(oldest)) if len(oldest) < 2 else Text("\n").join(map(text, oldest)),
+        )
+    return table
+
+
+def _partitions(status: dict[str, Any], most: int | None) -> RenderableType:
+    found = sorted(rows(status, "partitions"), key=_urgency)
+    if not found:
+        return Text("  no partitions are assigned", style="yellow")
+    shown = found if most is None else found[:most]
+    table = _table(
+        *("  partition", "lag", "lag time", "in flight", "gap", "holds the commit position", "held"),
+        left=("  partition", "holds the commit position", "held"),
+    )
+    for each in shown:
+        table.add_row(
+            text(f"  {each.get('topic', '')}/{each.get('partition', '')}"),
+            number(each.get("lag")),
+            age(each.get("lag_seconds")),
+            number(each.get("buffered")),
+            number(each.get("gap")),
+            _holder(each),
+            _held(objects(each.get("held"))),
+        )
+    left = found[len(shown) :]
+    if not left:
+        return table
+    held = sum(1 for each in left if each.get("held"))
+    return Group(table, Text(f"  and {len(left)} more partitions, {held} of them held", style="dim"))
+
+
+def _urgency(part: dict[str, Any]) -> tuple[Any, ...]:
+    lag = part.get("lag")
+    loud = not QUIET.issuperset(objects(part.get("held")))
+    return (
+        not loud,
+        -(lag if isinstance(lag, int) else 0),
+        str(part.get("topic")),
+        part["partition"] if isinstance(part.get("partition"), int) else 0,
+    )
+
+
+def _holder(part: dict[str, Any]) -> Text:
+    holder = objects(part.get("holder"))
+    if not holder:
+        return text(f"nothing, at {number(part.get('committable'))}", "dim")
+    line = text(f"{holder.get('offset')} {str(holder.get('state', '')).lower()}")
+    if isinstance(holder.get("attempt"), int) and holder["attempt"]:
+        line.append(f", attempt {holder['attempt']}")
+    if holder.get("age") is not None:
+        line.append(f", {age(holder['age'])}")
+    return line
+
+
+def _held(held: dict[str, Any]) -> Text:
+    line = Text()
+    for reason, why in held.items():
+        if line:
+            line.append("\n")
+        line.append_text(text(reason, "dim" if reason in QUIET else "bold yellow"))
+        if why and reason not in QUIET:
+            line.append_text(text(f": {str(why)[:LONGEST_WHY]}"))
+    return line
+
+
+# ---------------------------------------------------------------------------------------------- the command
+
+
+def _interval(_context: click.Context, parameter: click.Parameter, value: str) -> float:
+    try:
+        seconds = duration(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}.", param=parameter) from None
+    if seconds < LEAST_INTERVAL:
+        raise click.BadParameter(f"give at least {LEAST_INTERVAL:g}s: a status is renewed once a second.")
+    return seconds
+
+
+@click.command()
+@click.argument("urls", metavar="[URL]...", nargs=-1)
+@click.option(
+    "--interval",
+    callback=_interval,
+    default="2s",
+    show_default=True,
+    metavar="DURATION",
+    help="Look so often.",
+)
+@click.option("--once", is_flag=True, help="Print one frame and end. So does a stdout that is no terminal.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The read token of the members: with it the errors that hold a partition are shown.",
+)
+def top(urls: tuple[str, ...], interval: float, once: bool, token_file: Path | None) -> None:
+    """Show what members do now, from the control_address of each (default: 127.0.0.1:9465).
+
+    Partitions, lag, in flight, what is held and why, rates, the slowest handlers, and the message that holds
+    each commit position. q or Ctrl-C ends it. With --once it looks twice, an interval apart, so that there
+    are rates; exit code 1 when a member does not answer.
+    """
+    try:
+        token = _token(token_file)
+        members = [
+            Member(url, timeout=TIMEOUT, token=token)
+            for url in dict.fromkeys(map(member_url, urls or ("127.0.0.1",)))
+        ]
+    except ConfigurationError as error:
+        click.echo(str(error), err=True)
+        sys.exit(error.exit_code)
+    console = Console(highlight=False)
+    try:
+        if once or not console.is_terminal:
+            looks = look_at(members, TIMEOUT)
+            if any(each.status is not None for each in looks):
+                time.sleep(interval)
+                looks = look_at(members, TIMEOUT)
+            console.print(frame(looks))
+            sys.exit(0 if all(each.status is not None for each in looks) else 1)
+        _follow(console, members, interval)
+    except KeyboardInterrupt:
+        pass
+
+
+def _token(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        token = path.read_text("utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(f"--token-file: {path} can't be read ({error}).") from None
+    if not token or not token.isascii() or not token.isprintable():
+        raise ConfigurationError(f"--token-file: {path} holds no token: one line of plain characters.")
+    return token
+
+
+def _follow(console: Console, members: list[Member], interval: float) -> None:
+    with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            begin = time.monotonic()
+            looks = look_at(members, TIMEOUT)
+            foot = Text(f"every {interval:g} s   q: end", style="dim")
+            live.update(Group(frame(looks, height=console.height - 2), Text(), foot), refresh=True)
+            if _pressed_q(keys, begin + interval):
+                return
+
+
+@contextmanager
+def _keys() -> Iterator[int | None]:
+    """The terminal's keys one by one, unechoed; None where stdin is no terminal."""
+    if not sys.stdin.isatty():
+        yield None
+        return
+    import termios
+    import tty
+
+    keys = sys.stdin.fileno()
+    before = termios.tcgetattr(keys)
+    try:
+        tty.setcbreak(keys)
+        yield keys
+    finally:
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
+
+
+def _pressed_q(keys: int | None, until: float) -> bool:
+    while (left := until - time.monotonic()) > 0:
+        if keys is None:
+            time.sleep(left)
+            return False
+        if select.select([keys], [], [], left)[0]:
+            pressed = os.read(keys, 32)
+            if not pressed or b"q" in pressed.lower():  # nothing: the terminal has gone
+                return True
+    return False
