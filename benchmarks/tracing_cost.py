@@ -27,12 +27,12 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 from streamloop import StreamLoop
+from streamloop.assembly import Bounds
 from streamloop.build import build_engine
 from streamloop.core import Core
 from streamloop.engine import events as ev
 from streamloop.engine.events import TopicPartition
 from streamloop.engine.record import Record
-from streamloop.lifecycle import Bounds
 from streamloop.preflight import topics_of
 from streamloop.telemetry.exporting import QUEUE, SpanQueue
 from streamloop.telemetry.sampler import DrawnIds, KeepFailedSampler, policy_of

@@ -6,17 +6,17 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from typing_extensions import TypeVar
 
+from streamloop.assembly import Assembly, Bounds, Hook
 from streamloop.blocking import run_blocking
 from streamloop.declare import Declaration, HandlerBuild, Middleware, build_handler, declare
 from streamloop.engine.retry import ErrorRules
 from streamloop.errors import ConfigurationError, StreamLoopError
-from streamloop.lifecycle import Bounds, Run, RunResult
+from streamloop.lifecycle import Run, RunResult
 from streamloop.preflight import CheckReport, check_loop
 from streamloop.settings import ConsumerSettings, Loaded, Settings
 
@@ -30,24 +30,8 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", default=None)
 F = TypeVar("F", bound=Callable[..., Any])
-Hook = Callable[[], Awaitable[None]]
 
 log = logging.getLogger("streamloop")
-
-
-@dataclass(slots=True)
-class Assembly:
-    """A loop's declarations with the settings that are in force: what a run is made of."""
-
-    loaded: Loaded
-    consumers: list[HandlerBuild]
-    on_startup: list[Hook]
-    on_shutdown: list[Hook]
-
-    @property
-    def settings(self) -> Settings:
-        """The settings in force."""
-        return self.loaded.settings
 
 
 class StreamLoop(Generic[S]):

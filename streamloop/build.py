@@ -28,11 +28,10 @@ from streamloop.runners.base import HandlerTimeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamloop.app import Assembly
+    from streamloop.assembly import Assembly, Bounds
     from streamloop.declare import HandlerBuild
     from streamloop.engine.events import TopicPartition
     from streamloop.engine.record import Record
-    from streamloop.lifecycle import Bounds
     from streamloop.routing import Topics
     from streamloop.settings import Settings
     from streamloop.telemetry.client_spans import ClientSpans

@@ -33,7 +33,7 @@ from streamloop.watchdog import Watchdog, leave_process, only_stuck
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from streamloop.app import Assembly
+    from streamloop.assembly import Assembly, Bounds
     from streamloop.routing import Topics
     from streamloop.runners.base import Running
     from streamloop.status import Health, LoopStatus
@@ -58,15 +58,6 @@ PUBLISH_TIMEOUT: Final = 3.0
 """Seconds for the publisher to end: what the drain left is blocked or unwanted."""
 
 DRAINED, FATAL, DRAIN_TIMED_OUT, WATCHDOG = 0, 1, 3, 70
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """When a run ends by itself."""
-
-    max_messages: int | None = None
-    max_runtime: float | None = None
-    until_end: bool = False
 
 
 class Phase(Enum):

@@ -28,7 +28,7 @@ from streamloop.settings import Severity, check_sums
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from streamloop.app import Assembly
+    from streamloop.assembly import Assembly
     from streamloop.settings import Settings
 
 log = logging.getLogger("streamloop")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from streamloop.app import Assembly
+    from streamloop.assembly import Assembly
 
 DAY_MS = 86_400_000
 _numbers = count()

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from types import TracebackType
 
-    from streamloop.app import Assembly, StreamLoop
+    from streamloop.app import StreamLoop
+    from streamloop.assembly import Assembly
     from streamloop.codecs import Codec
     from streamloop.message import Headers
     from streamloop.routing import SourceTopic, Topics

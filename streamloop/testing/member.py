@@ -21,7 +21,8 @@ from streamloop.testing.ports import HarnessIntake, HarnessPublisher
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from streamloop.app import Assembly, StreamLoop
+    from streamloop.app import StreamLoop
+    from streamloop.assembly import Assembly
     from streamloop.core import Core
     from streamloop.engine.engine import Engine
     from streamloop.engine.partition import Partition
@@ -109,9 +110,10 @@ class Member:
 
     async def _start(self) -> None:
         # Imported here: these bring in the whole shell, Kafka's client included.
+        from streamloop.assembly import Bounds
         from streamloop.build import Parts, build_engine, make_preparer
         from streamloop.core import Core
-        from streamloop.lifecycle import Bounds, Phase, Run
+        from streamloop.lifecycle import Phase, Run
         from streamloop.telemetry.exporting import open_traces
         from streamloop.watchdog import Watchdog
 
