@@ -27,6 +27,7 @@ from streamloop.errors import StreamLoopError
 from streamloop.settings import ConsumerSettings, Row, Settings, describe, json_schema
 from streamloop.settings.units import duration
 from streamloop.telemetry.logs import printable
+from streamloop.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,6 +55,7 @@ def _mistakes() -> Iterator[None]:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="streamloop")
 def main() -> None:
     """Run Kafka consumers that lose nothing, stall on nothing and hide nothing."""
 
@@ -208,9 +210,7 @@ def _installed(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        import streamloop
-
-        return streamloop.__version__ if package == "streamloop" else "unknown"
+        return __version__ if package == "streamloop" else "unknown"
 
 
 if __name__ == "__main__":

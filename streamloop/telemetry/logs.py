@@ -163,7 +163,8 @@ class StepLog:
                 self._look(turn, event.records)
             elif type(event) is ev.Published:
                 record = event.record
-                turn.seen.append(self._see(record, None))
+                # Its attempt is over and counted: ``record.attempt`` is the next one's number.
+                turn.seen.append(self._see(record, None, record.attempt - 1))
         if debug and events:
             turns.debug("turn: %s", _named(events), extra={"kind": "turn_start", "events": len(events)})
         return turn
@@ -176,12 +177,12 @@ class StepLog:
         chosen = failed
         if room > 0:
             chosen = failed + [record for record in looked_at if record.failure is None][:room]
-        turn.seen += [self._see(each, each.failure) for each in chosen]
+        turn.seen += [self._see(each, each.failure, each.attempt) for each in chosen]
         turn.more += len(records) - len(chosen)
 
-    def _see(self, record: Record, failure: Failure | None) -> _Seen:
+    def _see(self, record: Record, failure: Failure | None, attempt: int) -> _Seen:
         ids = self.ids(record, failure) if self.ids is not None else {}
-        return _Seen(record, record.state, record.attempt, failure, ids)
+        return _Seen(record, record.state, attempt, failure, ids)
 
     def _allowance(self, outcome: str) -> _Allowance:
         return self._allowances.setdefault(outcome, _Allowance())
