@@ -272,7 +272,7 @@ def test_health_status_and_metrics_of_a_run(
         kafka.produce(source, [Record(b"fine", b"1", (), 0), Record(b"fail", b"2", (), 0)])
         kafka.produce(source, [Record(b"wait", b"3", (), 1)])
         running.until(lambda: running.counts()["routed"] == 1 and running.counts()["acked"] == 2)
-        running.until(lambda: running.metric("loop_inflight", consumer="handle") == 1)
+        running.until(lambda: running.metric("loop_running_handlers", consumer="handle") == 1)
         assert loop.health().ready
         assert loop.health().reasons == ()
 
@@ -298,7 +298,8 @@ def test_health_status_and_metrics_of_a_run(
         assert running.metric("loop_rebalances_total", event="assigned") >= 2
         for name, each in metrics.items():
             for labels in each:
-                assert dict(labels)["group"] == group, name
+                assert dict(labels).get("group", group) == group, name
+                assert ("group" in dict(labels)) == name.startswith("loop_"), name
                 assert not {"key", "offset", "message"} & set(dict(labels)), name
         release.set()
         running.until(lambda: kafka.lag(group, source) == 0, what="the commit of all")
