@@ -364,12 +364,17 @@ class KafkaClient:
 
     def members(self, group: str) -> dict[str, set[tuple[str, int]]]:
         """What each member is assigned, (topic, partition), by member id; empty without such a group."""
-        try:
-            found = self.admin.describe_consumer_groups([group])[group].result(DEADLINE)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return {}
-            raise
+        until = time.monotonic() + DEADLINE
+        while True:
+            try:
+                found = self.admin.describe_consumer_groups([group])[group].result(DEADLINE)
+                break
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                    return {}
+                # Just after a broker's start its coordinator may still be reading.
+                if error.args[0].code() not in COORDINATOR_MOVES or time.monotonic() > until:
+                    raise
         return {
             member.member_id: {(part.topic, part.partition) for part in member.assignment.topic_partitions}
             for member in found.members
