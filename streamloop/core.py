@@ -12,7 +12,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -91,7 +91,6 @@ class Outcome:
     """A bug of ours: the engine, or what carries out its decisions, has failed."""
     bound: str = ""
     drained: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Core:
@@ -270,7 +269,6 @@ class Core:
             self._step(events)
         except Exception as error:
             self.outcome.failure = error
-            self.outcome.changed.set()
             log.critical("the engine has failed: the run ends", exc_info=True)
 
     def _step(self, events: Sequence[Event]) -> None:
@@ -334,15 +332,12 @@ class Core:
 
     def _drained(self, _effect: ev.Drained) -> None:
         self.outcome.drained = True
-        self.outcome.changed.set()
 
     def _bound(self, effect: ev.BoundReached) -> None:
         self.outcome.bound = effect.bound
-        self.outcome.changed.set()
 
     def _halt(self, effect: ev.Halt) -> None:
         self.outcome.halted = effect
-        self.outcome.changed.set()
 
     def _notice(self, effect: ev.Notice) -> None:
         self.notices[effect.kind] = self.notices.get(effect.kind, 0) + 1

@@ -60,10 +60,3 @@ class OutcomeError(StreamLoopError):
 
     Every message of it failed.
     """
-
-
-class EngineError(StreamLoopError):
-    """The engine was told of an event its transition table does not have.
-
-    It changed nothing; this is a bug of ours.
-    """
