@@ -45,8 +45,8 @@ TOLD_APART: Final = frozenset({"__name__", "job", "instance", "service_name", "s
 """What names the member, in the scrape (job, instance) and in the push (the resource's attributes)."""
 
 ANOTHER_SPELLING: Final = "le"
-"""Prometheus writes the bound of a bucket as 1.0 when it scrapes it and as 1 when it is pushed to it: the same
-number, and the same for histogram_quantile(). A selector that names a bound has to allow both."""
+"""Prometheus writes the bound of a bucket as 1.0 when it scrapes it and as 1 when it is pushed to it: the
+same number, and the same for histogram_quantile(). A selector that names a bound has to allow both."""
 
 SCRAPED: Final = 'job="streamloop"'
 """The job's name in prometheus.yml; of what is pushed it is the group."""
@@ -58,10 +58,8 @@ def names_by_the_table() -> set[str]:
     """The series of docs/metrics.md: of a histogram three."""
     found = set()
     for metric in TABLE:
-        histogram = metric.kind is Kind.HISTOGRAM
-        found |= (
-            {f"{metric.name}_{each}" for each in ("bucket", "sum", "count")} if histogram else {metric.name}
-        )
+        suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
+        found |= {metric.name + suffix for suffix in suffixes}
     return found
 
 
@@ -121,7 +119,7 @@ def test_what_is_pushed_to_prometheus_is_number_by_number_what_it_scrapes(
         },
     )
     started.wait_for_line(READY, timeout=WAIT)
-    # All kinds: handled at once and slowly (several buckets), retried to a topic and dead, rejected, undecodable.
+    # All kinds: handled at once and slowly (several buckets), retried and dead, rejected, undecodable.
     kafka.produce(source, orders(*[{}] * 40, {"sleep": 0.02}, {"sleep": 0.06}, {"sleep": 0.3}))
     kafka.produce(source, orders(*[{"do": "fail"}] * 3, *[{"do": "reject"}] * 2, partition=1))
     kafka.produce(source, [b"no JSON"])
