@@ -160,7 +160,11 @@ class TestRun:
             (("--max-runtime", "soon"), "'soon': give seconds"),
             (("--set", "timeout"), "--set needs NAME=VALUE"),
             (("--topic", "=x"), "--topic needs OLD=NEW"),
-            (("--set", "tmeout=1"), "did you mean --timeout?"),
+            (
+                ("--set", "tmeout=1"),
+                "option --set tmeout is not a setting: did you mean --set timeout?",
+            ),
+            (("--set", "timeout=x"), "timeout is 'x' (command line option --set timeout)"),
             (("--config", "nowhere.yaml"), "The settings file nowhere.yaml can't be read"),
         ],
     )
