@@ -28,6 +28,7 @@ from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_
 from streamloop.report import health_of, metrics_of, status_of
 from streamloop.runners.threads import in_daemon_thread
 from streamloop.telemetry.exporting import Traces, open_traces
+from streamloop.until_end import GroupEnd
 from streamloop.watchdog import Watchdog, leave_process, only_stuck
 
 if TYPE_CHECKING:
@@ -361,6 +362,14 @@ class Run:
             target=self._watch_topics, args=(topics,), name="streamloop-topics", daemon=True
         )
         self._watch_thread.start()
+        if self.bounds.until_end and check is not None:
+            GroupEnd(
+                self.settings.group,
+                check.admin,
+                partitions=lambda: {topic: self.partitions_of(topic) for topic in topics.sources},
+                assigned=lambda: bool(parts.engine.intakes[0].parts),
+                at_end=self.stop,
+            ).start(self._stop)
         self.phase = Phase.RUNNING
         log.info(
             "member %s of group %s reads %s",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.broker.loops.processes import READY, logged, orders, printed, start_service, streamloop
 from tests.realkafka.client import Record, unique_name
 from tests.realkafka.waiting import wait_until
@@ -149,3 +151,22 @@ def test_the_output_is_one_json_object_a_line_but_for_the_last(
         f"{source}.{group}.retry.300ms",
         f"{source}.{group}.dlq",
     ]
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_until_end_without_a_partition_ends_when_the_group_is_at_the_end(
+    kafka: KafkaCluster, members: Members, topic: Callable[..., str], group: str, protocol: str
+) -> None:
+    source = topic(1)
+    kafka.produce(source, orders(*[{}] * 5))
+    first = start_service(members, kafka, group, source, "--group-protocol", protocol, name="first")
+    first.wait_for_line("end .*/0/4 ", timeout=60)
+    second = start_service(
+        members, kafka, group, source, "--group-protocol", protocol, "--until-end", name="second"
+    )
+    assert second.wait(90) == 0
+    *_, said = second.lines
+    assert said.startswith("bound reached: until_end (")
+    assert f"no partition was assigned to this member for 5 s, and group {group} has committed" in said
+    assert first.running
