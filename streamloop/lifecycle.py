@@ -25,7 +25,7 @@ from streamloop.kafka.topic_admin import BrokersUnreachableError
 from streamloop.kafka.topics import Change, TopicChange, TopicFacts, TopicWatch
 from streamloop.ops.operations import Operations
 from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
-from streamloop.report import health_of, metrics_of, status_of
+from streamloop.report import health_of, left_behind, metrics_of, place_of, status_of
 from streamloop.runners.threads import in_daemon_thread
 from streamloop.telemetry.exporting import Traces, open_traces
 from streamloop.until_end import GroupEnd
@@ -579,6 +579,9 @@ class Run:
             "are not acknowledged and come again"
             for each in parts.publisher.blocked
         )
+        left = left_behind(parts)
+        if left:
+            waited += f"; {left}"
         self._end.because(f"the drain was cut short: {waited}{unwritten}", DRAIN_TIMED_OUT)
         core.step([ev.CutShort()])
         for runner in core.runners:
@@ -638,5 +641,4 @@ class Run:
 
 
 def _shown(running: Running) -> str:
-    name = running.record.part.name
-    return f"{running.consumer} ({name.topic}/{name.partition}/{running.record.offset})"
+    return f"{running.consumer} ({place_of(running.record)})"
