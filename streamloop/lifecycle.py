@@ -21,6 +21,7 @@ from streamloop.engine.events import Reason
 from streamloop.errors import StreamLoopError, TopicError
 from streamloop.kafka.poller import Close, ResetTopic, StopFetching
 from streamloop.kafka.positions import TopicLookup
+from streamloop.kafka.publish_targets import PublishTargets
 from streamloop.kafka.topic_admin import BrokersUnreachableError
 from streamloop.kafka.topics import Change, TopicChange, TopicFacts, TopicWatch
 from streamloop.ops.operations import Operations
@@ -362,6 +363,11 @@ class Run:
             target=self._watch_topics, args=(topics,), name="streamloop-topics", daemon=True
         )
         self._watch_thread.start()
+        if check is not None:
+            targets = PublishTargets(
+                check.admin, lambda topic: self._call(parts.core.target_missing, topic), self._stop
+            )
+            parts.core.first_use = targets.look
         if self.bounds.until_end and check is not None:
             GroupEnd(
                 self.settings.group,

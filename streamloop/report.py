@@ -208,7 +208,7 @@ def _consumer(
         slowest=round(max((now - each.started for each in running), default=0.0), 3),
         counts=counts_of(state, runner),
         failed_by_type=state.counts.failed_by_type,
-        oldest=tuple(_running(each, now) for each in sorted(running, key=_started)[:OLDEST]),
+        oldest=tuple(_running(each, now, parts) for each in sorted(running, key=_started)[:OLDEST]),
     )
 
 
@@ -216,10 +216,14 @@ def _started(running: Running) -> float:
     return running.started
 
 
-def _running(running: Running, now: float) -> RunningHandler:
+def _running(running: Running, now: float, parts: Parts) -> RunningHandler:
     name = running.record.part.name
     return RunningHandler(
-        name.topic, name.partition, running.record.offset, round(max(0.0, now - running.started), 3)
+        name.topic,
+        name.partition,
+        running.record.offset,
+        round(max(0.0, now - running.started), 3),
+        parts.core.waits_for([running.record]),
     )
 
 

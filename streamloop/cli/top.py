@@ -154,6 +154,7 @@ def _consumers(look: Look) -> Table:
         dead, failed = rates.get("dead_lettered"), rates.get("failed_attempts")
         oldest = [
             f"{row.get('topic')}/{row.get('partition')}/{row.get('offset')} {age(row.get('age'))}"
+            + (f", publishes to {row['waits_for']}" if row.get("waits_for") else "")
             for row in rows(each, "oldest")[:3]
         ]
         retried = [rates[name] for name in ("retried_in_place", "routed") if name in rates]
