@@ -173,7 +173,7 @@ def test_T1_an_order_on_kafka_is_one_trace_in_jaeger_and_streamloop_trace_draws_
             (8, f"send {dead}", f"{group}, producer, attempt 3, at {buried.partition}/0"),
         ]
         assert text.count("CardError: refused") >= 3
-        assert "┊ a wait; the longest is" in text
+        assert "┊ a wait; the longest wait is" in text
 
 
 def traced(kafka: KafkaCluster, jaeger: Jaeger, *arguments: str) -> str:
