@@ -37,24 +37,27 @@ class Look:
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-def member_url(text: str) -> str:
-    """The base URL that ``host``, ``host:port`` or a URL means. Raises ConfigurationError."""
+def member_url(text: str, *, setting: str = "control_address", port: int = DEFAULT_PORT) -> str:
+    """The base URL that ``host``, ``host:port`` or a URL means. Raises ConfigurationError.
+
+    ``setting``: which of a member's addresses is asked for; ``port``: the one it usually has.
+    """
     written = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(written)
-        port = parts.port
+        named = parts.port
     except ValueError as error:
         raise ConfigurationError(f"{text!r} is no address of a member: {error}.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError(
-            f"{text!r} is no address of a member: give its control_address, such as 127.0.0.1:{DEFAULT_PORT}."
+            f"{text!r} is no address of a member: give its {setting}, such as 127.0.0.1:{port}."
         )
     if parts.username is not None or parts.query or parts.fragment:
         raise ConfigurationError(
             "A member's address is a host and a port; a token is given with --token-file."
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    given = port if port is not None else DEFAULT_PORT if "://" not in text else None
+    given = named if named is not None else port if "://" not in text else None
     path = parts.path.rstrip("/").removesuffix("/status")
     return f"{parts.scheme}://{host}{'' if given is None else f':{given}'}{path}"
 
@@ -66,12 +69,12 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def get_json(url: str, *, timeout: float, token: str | None = None) -> tuple[int, Any]:
-    """GET: the HTTP status and the JSON. No proxy, no redirect.
+def fetch(url: str, *, timeout: float, accept: str, token: str | None = None) -> tuple[int, bytes]:
+    """GET: the HTTP status and the body. No proxy, no redirect.
 
     Raises ValueError with the end of a sentence. ``timeout`` (seconds) bounds each wait, not the whole.
     """
-    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    headers = {"Accept": accept, **({"Authorization": f"Bearer {token}"} if token else {})}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
     try:
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked
@@ -94,6 +97,12 @@ def get_json(url: str, *, timeout: float, token: str | None = None) -> tuple[int
         raise ValueError(f"no HTTP answer ({type(error).__name__}: {error})"[:LONGEST_ERROR]) from None
     if len(body) > LONGEST_ANSWER:
         raise ValueError(f"the answer is larger than {LONGEST_ANSWER} bytes")
+    return status, body
+
+
+def get_json(url: str, *, timeout: float, token: str | None = None) -> tuple[int, Any]:
+    """The same for JSON. Raises ValueError with the end of a sentence."""
+    status, body = fetch(url, timeout=timeout, accept="application/json", token=token)
     try:
         return status, orjson.loads(body)
     except orjson.JSONDecodeError:
