@@ -66,7 +66,7 @@ def as_helm(plan: Plan, consumer: str | None = None) -> str:
         "# Made by streamloop plan. What the code gives to @loop.consumer(..) comes before what is here.",
         *(f"# {warning}" for warning in plan.warnings),
         f"# {_reason(plan, 'replicas')}",
-        f"replicaCount: {plan.replicas}",
+        f"replicas: {plan.replicas}",
         "resources:",
         "  requests:",
         f"    # {_reason(plan, 'CPU')}",
@@ -76,7 +76,7 @@ def as_helm(plan: Plan, consumer: str | None = None) -> str:
         "  limits:",
         f"    cpu: {_cpu(plan.resources.cpu_limit)}",
         f"    memory: {memory}",
-        "config:",
+        "settings:",
         *(f"  {line}" for line in _yaml(plan, consumer, leave_out=("termination_grace",))),
     ]
     return "\n".join(lines) + "\n"

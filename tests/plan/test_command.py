@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,9 +15,6 @@ from streamloop.plan.calculate import calculate
 from streamloop.plan.inputs import Inputs
 from streamloop.settings import Settings, check_sums
 from streamloop.settings.units import size
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GIVEN = [
     "--handler-mean",
@@ -69,22 +67,32 @@ def test_the_printed_settings_are_a_settings_file_with_the_planned_values(
 
 
 @pytest.mark.parametrize("consumer", [None, "charge"])
-def test_the_printed_helm_values_hold_settings_below_config_and_what_the_pod_asks_for(
+def test_the_printed_helm_values_hold_settings_and_what_the_pod_asks_for(
     tmp_path: Path, consumer: str | None
 ) -> None:
     more = ("--consumer", consumer) if consumer else ()
     values = yaml.safe_load(printed("helm", *more))
-    assert values["replicaCount"] == PLANNED.replicas
+    assert values["replicas"] == PLANNED.replicas
     asked, most = values["resources"]["requests"], values["resources"]["limits"]
     assert asked["cpu"] == "500m"
     assert size(most["memory"]) == size(asked["memory"]) == PLANNED.resources.memory
     file = tmp_path / "config.yaml"
-    file.write_text(yaml.safe_dump({"group": "billing", **values["config"]}), encoding="utf-8")
+    file.write_text(yaml.safe_dump({"group": "billing", **values["settings"]}), encoding="utf-8")
     settings = Settings.load({}, {}, file).settings.for_consumer("charge")
     assert settings.concurrency == PLANNED.settings["concurrency"]
     assert settings.max_age == 5_400
     # The chart works the grace period out by itself.
-    assert "termination_grace" not in values["config"]
+    assert "termination_grace" not in values["settings"]
+
+
+def test_the_helm_values_are_names_that_the_chart_has() -> None:
+    chart = Path(__file__).parents[2] / "helm" / "streamloop" / "values.yaml"
+    if not chart.is_file():
+        pytest.skip("the chart is not there")
+    known = yaml.safe_load(chart.read_text(encoding="utf-8"))
+    values = yaml.safe_load(printed("helm"))
+    assert values.keys() <= known.keys()
+    assert values["resources"].keys() <= {"requests", "limits"}
 
 
 def test_the_json_has_numbers_where_they_came_from_and_both_files() -> None:
@@ -93,7 +101,7 @@ def test_the_json_has_numbers_where_they_came_from_and_both_files() -> None:
     assert found["inputs"]["min_replicas"] == {"value": 2, "source": "assumed"}
     figures = {figure["name"]: figure for figure in found["figures"]}
     assert figures["concurrency"]["value"] == found["settings"]["concurrency"] == 334
-    assert found["helm"]["replicaCount"] == 4
+    assert found["helm"]["replicas"] == 4
 
 
 def test_what_is_impossible_is_exit_code_1_and_a_sentence() -> None:

@@ -52,7 +52,8 @@ def member(
         labels = f'group="billing",consumer="{name}"'
         bounds = [*DURATION_BOUNDS, INFINITE]
         lines += [
-            f'loop_processing_duration_seconds_bucket{{{labels},le="{bound}"}} {sum(t <= bound for t in times)}'
+            f'loop_processing_duration_seconds_bucket{{{labels},le="{bound}"}} '
+            f"{sum(each <= bound for each in times)}"
             for bound in bounds
         ]
         lines += [
