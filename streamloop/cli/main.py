@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from streamloop.cli.doctor import doctor
 from streamloop.cli.logs import set_up_logging
 from streamloop.cli.options import overrides, with_settings
 from streamloop.cli.plan import plan
@@ -178,6 +179,7 @@ def version() -> None:
         click.echo(f"{name} {number}")
 
 
+main.add_command(doctor)
 main.add_command(plan)
 main.add_command(top)
 main.add_command(trace)
