@@ -43,6 +43,7 @@ def look_at_advertised(patient: Patient) -> Iterator[Finding]:
     if patient.metadata is None:
         return
     known = {parse(written) for written in patient.settings.brokers}
+    unreachable = 0
     others = {(each.host, each.port): each.id for each in patient.metadata.brokers.values()}
     for (host, port), broker in list(others.items())[:MOST]:
         if (host, port) in known:
@@ -50,6 +51,7 @@ def look_at_advertised(patient: Patient) -> Iterator[Finding]:
         about = f"{host}:{port}"
         found = _probe(patient, host, port)
         if found.failed in (Step.NAME, Step.CONNECT):
+            unreachable += 1
             yield error(
                 "broker.advertised",
                 about,
@@ -63,6 +65,9 @@ def look_at_advertised(patient: Patient) -> Iterator[Finding]:
             )
         else:
             yield from _judge(patient, "broker.advertised", about, found)
+    if others and unreachable == len(others):
+        # Whatever is asked of a broker would wait until the time is over.
+        patient.metadata = None
 
 
 def parse(written: str) -> tuple[str, int]:

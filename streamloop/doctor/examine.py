@@ -56,7 +56,7 @@ def examine(patient: Patient, *, told: Callable[[Finding], None] = lambda _findi
 def _guarded(patient: Patient, name: str, look: Callable[[Patient], Iterator[Finding]]) -> Iterator[Finding]:
     if name in NEED_LOGIN and patient.metadata is None:
         yield unknown(
-            name, "", "Not looked at: no broker has answered.", do="Mend what is said above, and look again."
+            name, "", "Not looked at: no broker can be asked.", do="Mend what is said above, and look again."
         )
         return
     if name in NEED_LOOP and patient.topics is None:

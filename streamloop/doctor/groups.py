@@ -222,7 +222,11 @@ def _offsets(patient: Patient, group: str, topics: Sequence[str]) -> Iterator[Fi
         )
     elif told:
         more = f", {fresh} partitions have no committed offset" if fresh else ""
-        yield ok("group.offsets", group, f"The group {group} is {lag:,} messages behind{more}.")
+        yield ok(
+            "group.offsets",
+            group,
+            f"The group {group} is {lag:,} message{'' if lag == 1 else 's'} behind{more}.",
+        )
     yield from _expiring(patient, group, open_from)
 
 

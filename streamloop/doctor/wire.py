@@ -239,10 +239,9 @@ def _api_versions(talk: socket.socket) -> tuple[dict[int, tuple[int, int]], dict
     (code,) = struct.unpack_from(">h", body)
     if code == UNSUPPORTED_VERSION:
         body = _request(talk, API_VERSIONS, 0, b"")
-        (code, count) = struct.unpack_from(">hi", body)
-        if not 0 <= count <= 1_000:
-            raise _StrangeError(body[:8])
-        entries = [struct.unpack_from(">hhh", body, 6 + 6 * each) for each in range(count)]
+        reader = _Reader(body, 0)
+        code, count = reader.take(">hi")
+        entries = [reader.take(">hhh") for _ in range(min(count, len(body)))]
         return {key: (least, most) for key, least, most in entries}, {}
     return _flexible(body)
 
@@ -279,12 +278,12 @@ def _login(talk: socket.socket, found: Probe, mechanism: str | None) -> None:
         return
     name = mechanism.encode()
     body = _request(talk, SASL_HANDSHAKE, 1, struct.pack(">h", len(name)) + name)
-    (code, count) = struct.unpack_from(">hi", body)
-    at, listed = 6, []
-    for _ in range(max(0, min(count, 100))):
-        (size,) = struct.unpack_from(">h", body, at)
-        listed.append(body[at + 2 : at + 2 + size].decode("ascii", "replace"))
-        at += 2 + size
+    reader = _Reader(body, 0)
+    code, count = reader.take(">hi")
+    listed = []
+    for _ in range(min(count, len(body))):
+        (size,) = reader.take(">h")
+        listed.append(reader.bytes(max(0, size)).decode("ascii", "replace"))
     found.mechanisms = tuple(listed)
     if code == ILLEGAL_SASL_STATE:
         found.fail(Step.LOGIN, "it asks for no login", Mistake.NO_LOGIN)
@@ -346,10 +345,13 @@ class _Reader:
         return max(0, min(self.varint() - 1, len(self.body) - self.at))
 
     def text(self) -> str:
-        size = max(0, self.varint() - 1)
-        text = self.body[self.at : self.at + size]
+        return self.bytes(max(0, self.varint() - 1)).decode("utf-8", "replace")
+
+    def bytes(self, size: int) -> bytes:
+        if size > len(self.body) - self.at:
+            raise _StrangeError(self.body[:8])
         self.at += size
-        return text.decode("utf-8", "replace")
+        return self.body[self.at - size : self.at]
 
     def skip_tags(self) -> None:
         for _ in range(self.varint()):

@@ -105,7 +105,7 @@ def test_a_deployment_that_is_good_has_no_error_and_nothing_was_changed(
     assert errors(report) == []
     assert report.exit_code() == 0
     [behind] = report.of("group.offsets")[:1]
-    assert behind.found == f"The group {group} is 1 messages behind."
+    assert behind.found == f"The group {group} is 1 message behind."
     assert [each.level for each in report.of("clock")] == [Level.OK]
     assert {each.check for each in report.findings if each.level is Level.WARN} == {"group.members"}
     assert (kafka.topics(), kafka.committed(group, source)) == before
