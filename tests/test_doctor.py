@@ -4,12 +4,14 @@ ends it."""
 from __future__ import annotations
 
 import json
+import re
 import resource
 import socket
 import struct
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -318,6 +320,8 @@ def test_limits_that_fit_are_good_and_those_that_do_not_name_the_setting() -> No
     assert good == dict.fromkeys(
         ("limits.settings", "limits.memory", "limits.grace", "limits.files"), Level.OK
     )
+    short = levels(process.look_at_limits(patient(termination_grace="40s"), lambda: 2**30))
+    assert short["limits.grace"] is Level.WARN  # 25 s of drain fit, all that may follow does not
     tight = list(process.look_at_limits(patient(termination_grace="20s"), lambda: 64 * 2**20))
     assert {each.about for each in tight if each.level is Level.ERROR} == {
         "drain_timeout",
@@ -415,6 +419,17 @@ def test_a_rebalance_that_ends_is_waited_for_and_one_that_does_not_is_said() -> 
 
 
 # ----------------------------------------------------------------------------------------------- the command
+
+
+def test_the_page_has_every_check_and_no_other() -> None:
+    root = Path(__file__).parents[1]
+    source = "\n".join(each.read_text("utf-8") for each in (root / "streamloop" / "doctor").glob("*.py"))
+    areas = "limits|broker|topic|access|group|clock|telemetry|member"
+    made = set(re.findall(rf'\n? *"((?:{areas})(?:\.[a-z]+)?)",', source)) - set(examination.NEED_LOGIN)
+    page = (root / "docs" / "doctor.md").read_text("utf-8")
+    named = set(re.findall(rf"`((?:{areas})(?:\.[a-z]+)?)`", page.partition("## What is looked at")[2]))
+    # group.version is the name of a feature.
+    assert named == (made | {"clock", "telemetry"}) - {"limits", "group.version"}
 
 
 @pytest.fixture

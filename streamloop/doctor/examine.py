@@ -38,7 +38,7 @@ LOOKS: Final[tuple[tuple[str, Callable[[Patient], Iterator[Finding]]], ...]] = (
 )
 """In this order: a later look stands on what an earlier one found out."""
 NEED_LOGIN: Final = ("topic", "access", "group", "clock")
-NEED_LOOP: Final = ("topic", "clock")
+NEED_LOOP: Final = ("topic",)
 
 
 def examine(patient: Patient, *, told: Callable[[Finding], None] = lambda _finding: None) -> Report:

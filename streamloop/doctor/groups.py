@@ -19,6 +19,7 @@ from streamloop.doctor.cluster import has_new_protocol
 from streamloop.doctor.finding import Finding, error, ok, unknown, warn
 from streamloop.doctor.patient import place
 from streamloop.kafka.config import retry_group
+from streamloop.kafka.topics import TopicFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,8 +46,11 @@ def look_at_groups(patient: Patient) -> Iterator[Finding]:
     if patient.metadata is None or not group:
         return
     topics = patient.topics
-    yield from _group(patient, group, list(topics.sources) if topics is not None else None)
-    if topics is not None and topics.retry_names:
+    if topics is None:
+        yield from _group(patient, group, _committed_topics(patient, group))
+        return
+    yield from _group(patient, group, list(topics.sources))
+    if topics.retry_names:
         yield from _group(patient, retry_group(patient.settings), list(topics.retry_names))
 
 
@@ -78,6 +82,24 @@ def _group(patient: Patient, group: str, topics: Sequence[str] | None) -> Iterat
             yield from _members(patient, group, found, topics)
     if topics is not None:
         yield from _offsets(patient, group, topics)
+
+
+def _committed_topics(patient: Patient, group: str) -> list[str] | None:
+    """Without a loop: the topics of which the group has committed something. None: that can't be had."""
+
+    def committed(left: float) -> Any:
+        asked = ConsumerGroupTopicPartitions(group)
+        return (
+            patient.connect().list_consumer_group_offsets([asked], request_timeout=left)[group].result(left)
+        )
+
+    try:
+        names = sorted({each.topic for each in patient.ask(committed).topic_partitions})
+    except KafkaException:
+        return None
+    described = patient.admin().describe(names, patient.left())
+    patient.facts |= {name: facts for name, facts in described.items() if isinstance(facts, TopicFacts)}
+    return names or None
 
 
 def _nobody(group: str, how: str) -> Iterator[Finding]:

@@ -67,6 +67,20 @@ def look_at_limits(
             f"With these settings a shutdown takes at most {show_duration(grace_needed(settings))}.",
             "Set termination_grace to the pod's terminationGracePeriodSeconds; the chart does.",
         )
+    elif settings.termination_grace < grace_needed(settings):
+        yield warn(
+            "limits.grace",
+            "",
+            f"SIGKILL comes {show_duration(settings.termination_grace)} after SIGTERM, and a shutdown may "
+            f"take up "
+            f"to {show_duration(grace_needed(settings))}.",
+            "When brokers, hooks and collector are all slow it is cut off before the member has left its "
+            "group: "
+            "its partitions then wait for its session to end. Nothing is lost.",
+            "Raise terminationGracePeriodSeconds (termination_grace), or lower drain_timeout, "
+            "shutdown_timeout or "
+            "trace_flush_timeout.",
+        )
     else:
         yield ok(
             "limits.grace", "", f"SIGKILL comes {show_duration(settings.termination_grace)} after SIGTERM."

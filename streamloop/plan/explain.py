@@ -118,7 +118,8 @@ def buffer_figures(
             f"{rules.LOW:g}",
             f"At the low watermark each handler still has a message, and {rules.COVER:g} s to fetch more. A "
             f"full buffer is "
-            f"worked off in {show_time(empties)}; a crash repeats at most what is in it.",
+            f"worked off in {show_time(empties)}; a crash repeats "
+            f"what is in it, and what was acknowledged since the last commit.",
             "high_watermark_messages",
         ),
         Figure(
@@ -228,7 +229,7 @@ def time_figures(inputs: Inputs, settings: dict[str, Any], model: Settings, grac
             "grace period",
             grace,
             show_duration(grace),
-            "drain + what a shutdown may take after it (see docs/settings.md)",
+            "drain + what a shutdown may take after it (docs/plan.md)",
             f"{show_duration(settings['drain_timeout'])} + {show_time(after)}",
             "terminationGracePeriodSeconds: SIGKILL never comes before the member has left.",
             "termination_grace",

@@ -22,6 +22,7 @@ from streamloop.doctor.examine import examine
 from streamloop.doctor.finding import Finding, Level, Report
 from streamloop.doctor.patient import Patient
 from streamloop.preflight import topics_of
+from streamloop.settings import Settings
 from tests.broker.loops.processes import streamloop
 from tests.realkafka.client import Record, unique_name
 from tests.realkafka.secured import PASSWORD, USER, SecuredKafka
@@ -243,6 +244,33 @@ class TestTopics:
         mended = look(kafka.bootstrap, source, group)
         assert (errors(mended), mended.of("topic.partitions")) == ([], [])
 
+    def test_replicas_that_are_away_are_said_and_where_nothing_can_be_written_is_an_error(
+        self, kafka3: KafkaCluster, topics: Callable[..., str], group: str
+    ) -> None:
+        source = topics(on=kafka3)
+        strict = f"{source}.{group}.dlq"
+        kafka3.set_topic_config(strict, min_insync_replicas="3")
+        assert errors(look(kafka3.bootstrap, source, group)) == []
+        gone = kafka3.nodes[-1]
+        gone.kill()
+        wait_until(
+            lambda: all(
+                len(part.isrs) == 2
+                for name in (source, strict)
+                for part in kafka3.admin.list_topics(timeout=10).topics[name].partitions.values()
+            ),
+            60,
+            "the replicas of the node to be out of sync",
+        )
+        report = look(kafka3.bootstrap, source, group)
+        assert {(each.about, each.level) for each in report.of("topic.available")} == {
+            (source, Level.WARN),
+            (f"{source}.{group}.retry.30s", Level.WARN),
+            (strict, Level.ERROR),
+        }
+        assert {each.about: each.level for each in report.of("broker.address")}[gone.address] is Level.ERROR
+        assert [each.level for each in report.of("broker.login")] == [Level.OK]
+
     def test_a_control_topic_that_forgets_is_an_error(
         self, kafka: KafkaCluster, topics: Callable[..., str], group: str
     ) -> None:
@@ -384,6 +412,21 @@ class TestGroup:
         assert f"{source}/0 begins at 5, and {group} has committed 2: 3 offsets are gone" in gone.found
         assert "out_of_range says: stop" in gone.means
         assert f"{source}/1 ends at 10, and {group} has committed 50, which is beyond." in beyond.found
+
+    def test_without_a_loop_the_group_is_looked_at_by_what_it_has_committed(
+        self, kafka: KafkaCluster, topics: Callable[..., str], group: str
+    ) -> None:
+        source = topics()
+        kafka.produce(source, [Record(b"x", partition=0)] * 10)
+        kafka.commit(group, source, {0: (4, "")})
+        settings = Settings(brokers=(kafka.bootstrap,), group=group)
+        report = examine(Patient(settings, None, None, time.monotonic() + 60, environ={}))
+        assert errors(report) == []
+        [behind] = report.of("group.offsets")
+        assert (
+            behind.found == f"The group {group} is 6 messages behind, 1 partitions have no committed offset."
+        )
+        assert [each.level for each in report.of("topic")] == [Level.UNKNOWN]
 
     def test_a_message_that_will_be_deleted_before_it_is_handled(
         self, kafka: KafkaCluster, topics: Callable[..., str], group: str
