@@ -72,7 +72,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def fetch(url: str, *, timeout: float, accept: str, token: str | None = None) -> tuple[int, bytes]:
     """GET: the HTTP status and the body. No proxy, no redirect.
 
-    Raises ValueError with the end of a sentence. ``timeout`` (seconds) bounds each wait, not the whole.
+    Raises ValueError with the end of a sentence. ``timeout`` (seconds) bounds each wait, and the body.
     """
     headers = {"Accept": accept, **({"Authorization": f"Bearer {token}"} if token else {})}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
@@ -80,7 +80,7 @@ def fetch(url: str, *, timeout: float, accept: str, token: str | None = None) ->
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked
         try:
             with opener.open(request, timeout=timeout) as answer:
-                status, body = answer.status, answer.read(LONGEST_ANSWER + 1)
+                status, body = answer.status, _whole(answer, time.monotonic() + timeout)
         except urllib.error.HTTPError as error:
             with error:
                 status, body = error.code, error.read(LONGEST_ANSWER + 1)
@@ -92,12 +92,26 @@ def fetch(url: str, *, timeout: float, accept: str, token: str | None = None) ->
             else (reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)).lower()
         ) from None
     except TimeoutError:
-        raise ValueError(f"no answer within {timeout:g} s") from None
+        raise ValueError(f"no whole answer within {timeout:g} s") from None
     except (OSError, http.client.HTTPException, UnicodeError) as error:
         raise ValueError(f"no HTTP answer ({type(error).__name__}: {error})"[:LONGEST_ERROR]) from None
     if len(body) > LONGEST_ANSWER:
         raise ValueError(f"the answer is larger than {LONGEST_ANSWER} bytes")
     return status, body
+
+
+def _whole(answer: http.client.HTTPResponse, until: float) -> bytes:
+    """The body, in time: one that comes byte by byte would be waited for for ever. Raises TimeoutError."""
+    parts: list[bytes] = []
+    size = 0
+    while size <= LONGEST_ANSWER and (part := answer.read1(65_536)):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > until:
+            raise TimeoutError
+    if answer.length and size <= LONGEST_ANSWER:  # read1() takes a connection that broke for the end
+        raise http.client.IncompleteRead(b"", answer.length)
+    return b"".join(parts)
 
 
 def get_json(url: str, *, timeout: float, token: str | None = None) -> tuple[int, Any]:

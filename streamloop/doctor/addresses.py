@@ -6,6 +6,7 @@ Called by ``examine``, first for the addresses in the settings, later for those 
 from __future__ import annotations
 
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,9 +30,8 @@ DEFAULT_PORT: Final = 9092
 
 def look_at_bootstrap(patient: Patient) -> Iterator[Finding]:
     """Each address of the setting ``brokers``."""
-    for written in patient.settings.brokers[:MOST]:
-        host, port = parse(written)
-        found = _probe(patient, host, port)
+    addresses = patient.settings.brokers[:MOST]
+    for written, found in zip(addresses, _probes(patient, list(map(parse, addresses))), strict=True):
         yield from _judge(patient, "broker.address", written, found)
         if found.apis:
             patient.apis, patient.features = found.apis, found.features
@@ -43,13 +43,11 @@ def look_at_advertised(patient: Patient) -> Iterator[Finding]:
     if patient.metadata is None:
         return
     known = {parse(written) for written in patient.settings.brokers}
+    brokers = {(each.host, each.port): each.id for each in patient.metadata.brokers.values()}
+    others = [place for place in brokers if place not in known][:MOST]
     unreachable = 0
-    others = {(each.host, each.port): each.id for each in patient.metadata.brokers.values()}
-    for (host, port), broker in list(others.items())[:MOST]:
-        if (host, port) in known:
-            continue
-        about = f"{host}:{port}"
-        found = _probe(patient, host, port)
+    for place, found in zip(others, _probes(patient, others), strict=True):
+        broker, about = brokers[place], f"{place[0]}:{place[1]}"
         if found.failed in (Step.NAME, Step.CONNECT):
             unreachable += 1
             yield error(
@@ -65,7 +63,7 @@ def look_at_advertised(patient: Patient) -> Iterator[Finding]:
             )
         else:
             yield from _judge(patient, "broker.advertised", about, found)
-    if others and unreachable == len(others):
+    if brokers and unreachable == len(brokers):
         # Whatever is asked of a broker would wait until the time is over.
         patient.metadata = None
 
@@ -120,17 +118,26 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
     return context
 
 
-def _probe(patient: Patient, host: str, port: int) -> Probe:
+def _probes(patient: Patient, places: list[tuple[str, int]]) -> list[Probe]:
+    """All of them at once, since one that says nothing takes its whole time."""
+    if not places:
+        return []
     tls, mechanism = uses(patient.settings)
+    timeout = patient.left(EACH)
+    context = None
     try:
         context = tls_context(patient.settings) if tls else None
     except (OSError, ValueError) as problem:
-        found = Probe(host, port)
-        found.fail(Step.TLS, f"our own certificates can't be used ({problem})")
-        return found
-    return probe(
-        host, port, tls=context, mechanism=mechanism, timeout=patient.left(EACH), clock=patient.clock
-    )
+        failed = [Probe(*place) for place in places]
+        for each in failed:
+            each.fail(Step.TLS, f"our own certificates can't be used ({problem})")
+        return failed
+
+    def ask(place: tuple[str, int]) -> Probe:
+        return probe(*place, tls=context, mechanism=mechanism, timeout=timeout, clock=patient.clock)
+
+    with ThreadPoolExecutor(max_workers=len(places)) as pool:
+        return list(pool.map(ask, places))
 
 
 def _judge(patient: Patient, check: str, about: str, found: Probe) -> Iterator[Finding]:
