@@ -316,7 +316,7 @@ def levels(findings: Iterator[Finding]) -> dict[str, Level]:
 
 
 def test_limits_that_fit_are_good_and_those_that_do_not_name_the_setting() -> None:
-    good = levels(process.look_at_limits(patient(termination_grace="60s"), lambda: 2**30))
+    good = levels(process.look_at_limits(patient(termination_grace="90s"), lambda: 2**30))
     assert good == dict.fromkeys(
         ("limits.settings", "limits.memory", "limits.grace", "limits.files"), Level.OK
     )

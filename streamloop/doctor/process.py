@@ -14,8 +14,9 @@ from streamloop.cli.members import get_json
 from streamloop.doctor.finding import Finding, Level, error, ok, unknown, warn
 from streamloop.doctor.wire import listens
 from streamloop.settings import Severity, check_sums
-from streamloop.settings.sums import grace_needed, memory_limit_of_control_group, memory_needed
+from streamloop.settings.sums import memory_limit_of_control_group, memory_needed
 from streamloop.settings.units import host_and_port, show_duration
+from streamloop.shutdown import longest
 from streamloop.telemetry.environment import metric_export, trace_export
 
 if TYPE_CHECKING:
@@ -64,16 +65,16 @@ def look_at_limits(
             "limits.grace",
             "",
             "The time from SIGTERM to SIGKILL is not known (termination_grace is not set).",
-            f"With these settings a shutdown takes at most {show_duration(grace_needed(settings))}.",
+            f"With these settings a shutdown takes at most {show_duration(longest(settings).grace)}.",
             "Set termination_grace to the pod's terminationGracePeriodSeconds; the chart does.",
         )
-    elif settings.termination_grace < grace_needed(settings):
+    elif settings.termination_grace < longest(settings).grace:
         yield warn(
             "limits.grace",
             "",
             f"SIGKILL comes {show_duration(settings.termination_grace)} after SIGTERM, and a shutdown may "
             f"take up "
-            f"to {show_duration(grace_needed(settings))}.",
+            f"to {show_duration(longest(settings).grace)}.",
             "When brokers, hooks and collector are all slow it is cut off before the member has left its "
             "group: "
             "its partitions then wait for its session to end. Nothing is lost.",

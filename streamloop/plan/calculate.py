@@ -21,9 +21,9 @@ from streamloop.settings.sums import (
     INTERPRETER_BYTES,
     MAX_POLL_INTERVAL_MS,
     RETRY_RETENTION_MARGIN,
-    grace_needed,
     memory_needed,
 )
+from streamloop.shutdown import longest
 
 if TYPE_CHECKING:
     from streamloop.plan.inputs import Inputs
@@ -55,10 +55,10 @@ def calculate(inputs: Inputs) -> Plan:
     if retries.retry_topics:
         settings["retry_high_watermark_messages"] = max(rules.LEAST_MESSAGES, math.ceil(messages / 4))
         settings["retry_high_watermark_bytes"] = _bytes(inputs, settings["retry_high_watermark_messages"])
-        longest = max(retries.retry_topics)
-        settings["retry_topic_retention"] = max(rules.RETRY_RETENTION, longest + RETRY_RETENTION_MARGIN)
+        kept = max(retries.retry_topics) + RETRY_RETENTION_MARGIN
+        settings["retry_topic_retention"] = max(rules.RETRY_RETENTION, kept)
     model = Settings.model_validate(settings)
-    grace = float(math.ceil(grace_needed(model)))
+    grace = float(math.ceil(longest(model).grace))
     settings["termination_grace"] = grace
     needed = memory_needed(model, retry_topics=bool(retries.retry_topics))
     handlers = members.concurrency * inputs.handler_bytes

@@ -6,13 +6,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from streamloop import shutdown
 from streamloop.plan import rules
 from streamloop.plan.figures import Figure
 from streamloop.plan.inputs import HandlerKind
 from streamloop.plan.members import SPREAD, UTILISATION
 from streamloop.plan.retries import LADDER
 from streamloop.plan.show import show_bytes, show_mib, show_number, show_time
-from streamloop.settings.sums import MAX_POLL_INTERVAL_MS, grace_needed
+from streamloop.settings.sums import MAX_POLL_INTERVAL_MS
 from streamloop.settings.units import show_duration, show_size
 
 if TYPE_CHECKING:
@@ -195,7 +196,13 @@ def retry_figures(inputs: Inputs, retries: Retries, timeout: float) -> list[Figu
 
 def time_figures(inputs: Inputs, settings: dict[str, Any], model: Settings, grace: float) -> list[Figure]:
     timeout = settings["timeout"]
-    after = grace_needed(model) - model.drain_timeout
+    ends = (
+        f"max({show_duration(model.drain_timeout)} + {shutdown.LEAVE:g} s to leave, startup_timeout "
+        f"{show_duration(model.startup_timeout)}) + shutdown_timeout "
+        f"{show_duration(model.shutdown_timeout)} + "
+        f"trace_flush_timeout {show_duration(model.trace_flush_timeout)} + "
+        f"{shutdown.END + shutdown.MARGIN:g} s for metrics, listeners, logs and a margin"
+    )
     return [
         Figure(
             "time-out",
@@ -229,8 +236,8 @@ def time_figures(inputs: Inputs, settings: dict[str, Any], model: Settings, grac
             "grace period",
             grace,
             show_duration(grace),
-            "drain + what a shutdown may take after it (docs/plan.md)",
-            f"{show_duration(settings['drain_timeout'])} + {show_time(after)}",
+            "the bounds of every step after SIGTERM, in whole seconds",
+            ends,
             "terminationGracePeriodSeconds: SIGKILL never comes before the member has left.",
             "termination_grace",
         ),

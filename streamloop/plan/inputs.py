@@ -105,10 +105,11 @@ class Inputs:
 
     @property
     def cpu(self) -> float:
-        """Seconds of CPU for one message."""
+        """Seconds of CPU for one message; a handler that computes takes at least its own time."""
+        floor = self.handler_mean if self.kind is HandlerKind.CPU else 0.0
         if self.cpu_per_message is not None:
-            return self.cpu_per_message
-        return self.handler_mean if self.kind is HandlerKind.CPU else MEASURED_FRAMEWORK_CPU
+            return max(self.cpu_per_message, floor)
+        return floor or MEASURED_FRAMEWORK_CPU
 
     def source(self, name: str) -> Source:
         """Where the input came from."""

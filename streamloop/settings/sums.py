@@ -23,9 +23,6 @@ FETCH_MAX_BYTES: Final = 50 * MIB
 """librdkafka's default of fetch.max.bytes."""
 CLOSE_MARGIN: Final = 5.0
 """Seconds. After the drain: the last commits, leaving the group, flushing logs and spans."""
-AFTER_DRAIN: Final = 16.0
-"""Seconds that a shutdown may take after the drain, besides what settings bound: cancelled handlers 1,
-leaving the groups 10, the publisher 3, the last log lines 2."""
 RETRY_RETENTION_MARGIN: Final = 7 * 86_400.0
 INTERPRETER_BYTES: Final = 80 * MIB
 """What Python and the libraries take before the first message."""
@@ -95,11 +92,6 @@ def memory_needed(settings: Settings, *, retry_topics: bool) -> int:
     if retry_topics:
         needed += settings.retry_high_watermark_bytes + settings.prefetch_bytes + fetch
     return needed
-
-
-def grace_needed(settings: Settings) -> float:
-    """Seconds from SIGTERM within which a shutdown has ended, whatever hangs: the grace period to give it."""
-    return settings.drain_timeout + AFTER_DRAIN + settings.shutdown_timeout + settings.trace_flush_timeout
 
 
 def check_sums(
