@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from streamloop.cli.doctor import doctor
 from streamloop.cli.logs import last_line, set_up_logging
 from streamloop.cli.options import overrides, with_settings
+from streamloop.cli.plan import plan
 from streamloop.cli.target import load_loop
 from streamloop.cli.top import top
 from streamloop.cli.trace import trace
@@ -175,6 +177,8 @@ def version() -> None:
         click.echo(f"{name} {number}")
 
 
+main.add_command(doctor)
+main.add_command(plan)
 main.add_command(top)
 main.add_command(trace)
 

@@ -9,6 +9,7 @@ is assigned.
 from __future__ import annotations
 
 import platform
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -111,6 +112,7 @@ def collect(run: Run) -> Scrape:
     scrape.put(table.KEPT_SPANS, counts.left_out, group, "left_out")
     scrape.put(table.DROPPED_SPANS, counts.dropped, group)
     versions = (__version__, platform.python_version(), confluent_kafka.libversion()[0])
+    scrape.put(table.PROCESS_CPU, round(time.process_time(), 3), group)
     scrape.put(table.BUILD_INFO, 1, group, *versions)
     if run.parts is not None:
         _Collection(run, run.parts, scrape).all()

@@ -264,6 +264,11 @@ DROPPED_SPANS: Final = _add(
     "Spans that found the export queue full (OTEL_BSP_MAX_QUEUE_SIZE). Handling is not affected.",
     "The collector is away or slow (see loop_export_failures_total), or too much is sampled: lower trace_sample_ratio.",
 )  # fmt: skip
+PROCESS_CPU: Final = _add(
+    "process_cpu_seconds_total", "process.cpu", _C, "s", "group",
+    "CPU time of the process, all its threads.",
+    "Its rate near 1: Python has one core and it is full; more members, not more concurrency. streamloop plan uses it.",
+)  # fmt: skip
 BUILD_INFO: Final = _add(
     "loop_build_info", "loop.build_info", _G, "", "group version python librdkafka",
     "Always 1; its labels are the versions that run.",
