@@ -167,7 +167,9 @@ class _Collection:
         put(table.CONCURRENCY, state.spec.concurrency, group, name)
         put(table.BREAKER, _breaker(state), group, name)
         put(table.PROCESSING, histogram_of(runner.durations, runner.failed_durations), group, name)
-        operation = ("kafka", "process", group, name)
+        # One histogram for all topics of a handler: to tell them apart would cost each message a look-up.
+        topics = list(state.by_topic)
+        operation = ("kafka", "process", group, topics[0] if len(topics) == 1 else "", name)
         put(table.PROCESS_DURATION, histogram_of(runner.durations), *operation, "")
         put(table.PROCESS_DURATION, histogram_of(runner.failed_durations), *operation, "_OTHER")
 
