@@ -68,7 +68,7 @@ def names_by_the_table() -> set[str]:
 def series_of(server: Prometheus, selector: str) -> Series:
     """All of a job's series of ours by name and labels; a label without a value is no label."""
     found: Series = {}
-    for sample in server.query(f'{{__name__=~"(loop|messaging)_.+",{selector}}}'):
+    for sample in server.query(f'{{__name__=~"(loop|messaging|process)_.+",{selector}}}'):
         given = dict(sample["metric"])
         if ANOTHER_SPELLING in given:
             given[ANOTHER_SPELLING] = repr(float(given[ANOTHER_SPELLING]))
