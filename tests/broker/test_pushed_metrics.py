@@ -34,7 +34,8 @@ GROWS: Final = frozenset(
         "process_cpu_seconds_total",
     }
 )
-"""Turns of the engine go on while nothing happens, and take time: what is pushed is between two scrapes."""
+"""Turns of the engine go on while nothing happens, and take CPU time: what is pushed is between two scrapes
+of it."""
 AS_OF_NOW: Final = frozenset({"loop_heartbeat_age_seconds"})
 """An age at the moment it was taken: it has to be there, and small in both."""
 ABSENT_WHEN_IDLE: Final = frozenset({"loop_held_seconds"})
