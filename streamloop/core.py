@@ -124,7 +124,7 @@ class Core:
         """How many notices of each kind there were."""
         self.tracing = tracing
         if tracing is not None:
-            tracing.know(topics.is_source)
+            tracing.know(topics.is_source, topics.is_replay)
             self.step_log.ids = tracing.ids_of
         self._topics = topics
         self._loop = asyncio.get_running_loop()
