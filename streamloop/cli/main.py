@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from streamloop.cli.dlq import dlq
 from streamloop.cli.logs import set_up_logging
 from streamloop.cli.options import overrides, with_settings
 from streamloop.cli.target import load_loop
@@ -177,6 +178,7 @@ def version() -> None:
         click.echo(f"{name} {number}")
 
 
+main.add_command(dlq)
 main.add_command(top)
 main.add_command(trace)
 
