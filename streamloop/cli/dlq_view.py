@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich import box
 from rich.console import Group as Lines
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +23,7 @@ from streamloop.dlq.letter import UNKNOWN
 from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from rich.console import RenderableType
@@ -45,13 +46,18 @@ _WRITERS: Final = {
 
 
 def groups_view(
-    found: Groups, *, limit: int, only_open: bool, interrupted: bool = False, ledger_known: bool = True
+    found: Groups,
+    *,
+    limit: int,
+    only_open: bool,
+    interrupted: bool = False,
+    ledger_known: bool = True,
 ) -> RenderableType:
     """The groups, and what was read for them. ``limit``: groups that are shown."""
     shown = [each for each in found.groups if each.open or not only_open]
     parts: list[RenderableType] = []
     if shown:
-        parts.append(_table(shown[:limit]))
+        parts += _listing(shown[:limit])
         parts.append(Text())
     parts.append(_sum(found, len(shown), ledger_known))
     if len(shown) > limit:
@@ -79,32 +85,39 @@ def groups_view(
             )
         )
     parts += [text(note, "yellow") for note in found.notes]
-    if shown:
-        parts += [Text(), _after_groups(shown[0])]
     return Lines(*parts)
 
 
-def _table(groups: Sequence[Group]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column("fingerprint", no_wrap=True)
-    table.add_column("open", justify="right", no_wrap=True)
-    table.add_column("of", justify="right", no_wrap=True)
-    table.add_column("first seen\nlast seen", no_wrap=True)
-    table.add_column("original topic", overflow="fold")
-    table.add_column("error\nnewest letter", overflow="fold", ratio=1)
+def _listing(groups: Sequence[Group]) -> Iterator[RenderableType]:
+    """Two lines of numbers for each group, then the error and the newest letter over the whole width."""
+    width = max(4, *(len(number(each.count)) for each in groups))
+
+    def row(*cells: Text) -> Table:
+        grid = Table.grid(padding=(0, 2), expand=False)
+        grid.add_column(width=16, no_wrap=True)
+        grid.add_column(width=width, justify="right", no_wrap=True)
+        grid.add_column(width=width, justify="right", no_wrap=True)
+        grid.add_column(width=19, no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(*cells)
+        return grid
+
+    names = ("fingerprint", "open", "of", "first, last seen", "original topic")
+    yield row(*(Text(name, style="bold") for name in names))
     for each in groups:
         fingerprint = Text().append_text(text(each.fingerprint[:16], "bold"))
         for state, share in _shares(each):
-            fingerprint.append_text(text(f"\n{share} {state}", "dim"))
-        table.add_row(
+            fingerprint.append_text(Text(f"\n{share} {printable(state)}", style="dim"))
+        yield Text()
+        yield row(
             fingerprint,
             Text(number(each.open), style="red" if each.open else "green"),
-            number(each.count),
-            f"{_second(each.first_seen)}\n{_second(each.last_seen)}",
+            Text(number(each.count)),
+            Text("\n".join(dict.fromkeys((_second(each.first_seen), _second(each.last_seen))))),
             _topics(each),
-            _error(each),
         )
-    return table
+        yield Padding(_error(each), (0, 0, 0, 2))
+        yield Padding(text(f"newest {each.sample.place}", "dim"), (0, 0, 0, 2))
 
 
 def _shares(group: Group) -> list[tuple[str, str]]:
@@ -139,7 +152,7 @@ def _error(group: Group) -> Text:
     if len(sample.error_message) > LONGEST_ERROR:
         message += ".."
     both = ": ".join(part for part in (said, message) if part) or "no error is named"
-    return Text().append_text(text(both, "red")).append("\n").append_text(text(sample.place, "dim"))
+    return text(both, "red")
 
 
 def _sum(found: Groups, shown: int, ledger_known: bool) -> Text:
@@ -157,15 +170,16 @@ def _sum(found: Groups, shown: int, ledger_known: bool) -> Text:
     return said
 
 
-def _after_groups(first: Group) -> Text:
-    sample = first.sample
-    return Text("next: ", style="dim").append_text(
-        text(
-            f"streamloop dlq show {sample.place}\n      "
-            f"streamloop dlq replay --fingerprint {first.fingerprint[:16]} --dry-run",
-            "dim",
-        )
+def after_groups(first: Group, again: str) -> Text:
+    """Commands to go on with. ``again``: the options that they need."""
+    return _next(
+        f"streamloop dlq show {first.sample.place}{again}",
+        f"streamloop dlq replay --fingerprint {first.fingerprint[:16]}{again} --dry-run",
     )
+
+
+def _next(*commands: str) -> Text:
+    return text("next: ", "dim").append("\n      ".join(map(printable, commands)), style="dim")
 
 
 def _second(seconds: float | None) -> str:
@@ -221,7 +235,7 @@ def letter_view(
     if shown.cut:
         parts.append(text(f"  .. {shown.cut}", "yellow"))
     parts += [Text(), _headers(letter, full)]
-    return Lines(*parts, Text(), _after_letter(letter))
+    return Lines(*parts)
 
 
 def _headline(letter: DeadLetter) -> str:
@@ -268,16 +282,17 @@ def _headers(letter: DeadLetter, full: bool) -> RenderableType:
     return table
 
 
-def _after_letter(letter: DeadLetter) -> Text:
+def after_letter(letter: DeadLetter, again: str) -> Text:
+    """Commands to go on with. ``again``: the options that they need."""
     commands = []
     original = letter.original
     if original is not None:
         place = f"{original.topic}/{original.partition}/{original.offset}"
-        commands.append(f"streamloop trace {shlex.quote(place)}")
-    commands.append(f"streamloop dlq ls --fingerprint {letter.fingerprint[:16]}")
+        commands.append(f"streamloop trace {shlex.quote(place)}{again}")
+    commands.append(f"streamloop dlq ls --fingerprint {letter.fingerprint[:16]}{again}")
     to = "" if original is not None else " --to-topic TOPIC"
-    commands.append(f"streamloop dlq replay --at {letter.place}{to} --dry-run")
-    return text("next: ", "dim").append("\n      ".join(map(printable, commands)), style="dim")
+    commands.append(f"streamloop dlq replay --at {letter.place}{to}{again} --dry-run")
+    return _next(*commands)
 
 
 def _lines(given: str, style: str, *, full: bool) -> Text:
