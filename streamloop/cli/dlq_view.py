@@ -61,17 +61,19 @@ def groups_view(
         parts.append(Text())
     parts.append(_sum(found, len(shown), ledger_known))
     if len(shown) > limit:
-        parts.append(Text(f"{len(shown) - limit:,} more groups are not shown (--limit)", style="yellow"))
+        more = _many(len(shown) - limit, "more group")
+        parts.append(Text(f"{more} not shown (--limit)", style="yellow"))
     hidden = len(found.groups) - len(shown)
     if hidden:
         parts.append(
-            Text(f"{hidden:,} groups have no open letter: they were replayed or purged (--all)", style="dim")
+            Text(f"{_many(hidden, 'group')} without an open letter: replayed or purged (--all)", style="dim")
         )
     if found.others:
         parts.append(
             Text(
-                f"{found.others:,} letters have other fingerprints than the {len(found.groups):,} groups "
-                "that are kept: they are counted, not grouped (choose with --error, --since or --at)",
+                f"{_many(found.others, 'letter')} of other fingerprints than the "
+                f"{_many(len(found.groups), 'group')} that are kept: counted, not grouped (choose with --error, "
+                "--since or --at)",
                 style="yellow",
             )
         )
@@ -156,14 +158,14 @@ def _error(group: Group) -> Text:
 
 
 def _sum(found: Groups, shown: int, ledger_known: bool) -> Text:
-    said = Text(f"{found.letters:,} dead letter{'' if found.letters == 1 else 's'}", style="bold")
+    said = Text(_many(found.letters, "dead letter"), style="bold")
     said.append_text(text(f" in {', '.join(found.topics)}", "bold"))
     if found.letters:
         if ledger_known:
             said.append(f": {found.open:,} open", style="bold red" if found.open else "bold green")
         else:
             said.append(": whether they were replayed is not known without --group", style="yellow")
-        said.append(f", {shown:,} group{'' if shown == 1 else 's'}")
+        said.append(f", {_many(shown, 'group')}")
     if found.skipped:
         said.append(f"; {found.skipped:,} did not match")
     said.append(f" (read in {found.seconds:.1f} s)", style="dim")
@@ -221,9 +223,13 @@ def letter_view(
     if state is not None:
         row("state", Text(state, style="red" if state == OPEN else "green"))
     if letter.replay_id or letter.replay_count:
-        times = f"{letter.replay_count} time{'' if letter.replay_count == 1 else 's'}"
-        row("replayed", f"{times} before, last by run {letter.replay_id or 'unknown'}")
-    row("trace", _trace(letter, jaeger))
+        row(
+            "replayed",
+            f"{_many(letter.replay_count, 'time')} before, last by run {letter.replay_id or 'unknown'}",
+        )
+    row("trace", letter.trace_id or "none: it has no traceparent")
+    if letter.trace_id is not None:
+        row("", trace_link(jaeger, letter.trace_id) if jaeger else "--jaeger URL makes a link of it")
     key = show_key(letter.key)
     row("key", "none" if letter.key is None else key if full else _short(key, LONGEST_KEY))
     shown = show_value(letter.value, decode, full=full)
@@ -247,21 +253,13 @@ def _headline(letter: DeadLetter) -> str:
 def _failed(letter: DeadLetter) -> str:
     attempts = ""
     if letter.attempts is not None:
-        attempts = f" after {letter.attempts:,} attempt{'' if letter.attempts == 1 else 's'}"
+        attempts = f" after {_many(letter.attempts, 'attempt')}"
     if letter.first_failed_at is None and letter.failed_at is None:
         return f"when is not known{attempts}"
     first, last = letter.first_failed_at, letter.failed_at
     began = "" if first is None else f"first {moment(round(first * 1000))}"
     ended = "" if last is None else f"last {moment(round(last * 1000))}"
     return ", ".join(part for part in (began, ended) if part) + attempts
-
-
-def _trace(letter: DeadLetter, jaeger: str | None) -> str:
-    if letter.trace_id is None:
-        return "none: it has no traceparent"
-    if jaeger is None:
-        return f"{letter.trace_id}   (--jaeger URL makes a link of it)"
-    return f"{letter.trace_id}   {trace_link(jaeger, letter.trace_id)}"
 
 
 def trace_link(jaeger: str, trace_id: str) -> str:
@@ -298,6 +296,10 @@ def after_letter(letter: DeadLetter, again: str) -> Text:
 def _lines(given: str, style: str, *, full: bool) -> Text:
     """A text of several lines (a message with a stack), bounded unless ``full``."""
     return Text(show_header("", given.encode("utf-8", "backslashreplace"), full=full), style=style)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _short(given: str, most: int) -> str:
