@@ -10,11 +10,14 @@ import sys
 from typing import Any
 
 from click.testing import CliRunner
+from confluent_kafka import Producer
 from rich.console import Console
 
 from streamloop.cli import main as cli
 from streamloop.cli.dlq_options import again_of, shown_progress
 from streamloop.dlq.reading import Progress
+from tests.dead_letters import own_headers
+from tests.mock_cluster import MockCluster
 
 
 def test_raw_refuses_a_terminal() -> None:
@@ -48,6 +51,24 @@ def test_no_broker_is_a_sentence() -> None:
     result = CliRunner().invoke(cli.main, arguments)
     assert result.exit_code == 2
     assert "Which brokers? Give --brokers" in result.stderr
+
+
+def test_librdkafkas_own_mock_broker_is_enough_to_look() -> None:
+    with MockCluster() as cluster:
+        dead = cluster.create_topic("orders.billing.dlq", 2)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        for partition in (0, 1, 1):
+            headers: Any = own_headers()
+            producer.produce(dead, b"value", headers=headers, partition=partition)
+        assert producer.flush(10) == 0
+        arguments = ["--brokers", cluster.bootstrap, "--group", "billing"]
+        listed = CliRunner().invoke(cli.main, ["dlq", "ls", "--since", "2099-01-01T00:00:00Z", *arguments])
+        assert listed.exit_code == 0, listed.output
+        assert "0 dead letters in orders.billing.dlq; 3 did not match" in listed.stdout
+        listed = CliRunner().invoke(cli.main, ["dlq", "ls", *arguments])
+        assert "3 dead letters in orders.billing.dlq: 3 open, 1 group" in listed.stdout
+        shown = CliRunner().invoke(cli.main, ["dlq", "show", f"{dead}/1/1", *arguments])
+        assert f"{dead}/1/1 is dead: Declined: card 7 was declined" in shown.stdout
 
 
 def test_the_options_are_repeated_for_the_next_command_but_no_secrets() -> None:
