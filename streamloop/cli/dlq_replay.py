@@ -35,7 +35,7 @@ from streamloop.cli.dlq_replay_view import (
     progress_text,
     purge_lines,
     readers_lines,
-    runs_table,
+    runs_lines,
     status_lines,
     summary_lines,
 )
@@ -96,9 +96,7 @@ def letters_of(chosen: Chosen) -> DeadLetters:
     help="How long to wait for what becomes of them, after the canary and at the end. 0: not at all.",
 )
 @click.option("--to-retry", is_flag=True, help="Into the first retry topic: after its delay.")
-@click.option(
-    "--to-source", is_flag=True, help="Into the topic where it first failed: its groups see it."
-)
+@click.option("--to-source", is_flag=True, help="Into the topic where it first failed: its groups see it.")
 @click.option("--to-topic", metavar="TOPIC", help="Into this topic.")
 @click.option("--edit", is_flag=True, help="Change value or headers of a single letter in $EDITOR first.")
 @click.option("--takeover", is_flag=True, help="End another run that is at work.")
@@ -180,9 +178,7 @@ def _ask_about_readers(letters: DeadLetters, where: Filter, plan: ReplayPlan) ->
     if not found.would_go:
         return
     if not sys.stdin.isatty():
-        raise ConfigurationError(
-            "Other groups may see what is replayed: give --yes."
-        )
+        raise ConfigurationError("Other groups may see what is replayed: give --yes.")
     click.confirm(f"Replay {found.would_go:,} dead letters there?", abort=True, err=True)
 
 
@@ -228,7 +224,8 @@ def status(run: str | None, limit: int, as_json: bool, **options: Any) -> None:
         elif not runs:
             click.echo(f"Nothing was ever replayed, purged or imported in group {settings.group}.")
         else:
-            Console(highlight=False).print(runs_table(runs[:limit], time.time()))
+            for text in runs_lines(runs[:limit], time.time()):
+                click.echo(text)
             if len(runs) > limit:
                 click.echo(f"and {len(runs) - limit:,} older ones (--limit)")
 

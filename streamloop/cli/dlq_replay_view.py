@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.table import Table
-
-from streamloop.cli.show import age, moment, number, size, text
+from streamloop.cli.show import age, moment, number, size
 from streamloop.dlq.runs import FINISHED, RUNNING
 from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from rich.console import RenderableType
 
     from streamloop.dlq.api import RunStatus
     from streamloop.dlq.importing import ImportSummary
@@ -129,23 +124,14 @@ def import_lines(found: ImportSummary) -> Iterator[str]:
     yield f"Run {found.run}"
 
 
-def runs_table(runs: Iterable[RunRecord], now: float) -> RenderableType:
-    """All runs. ``now``: epoch seconds."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("run", "kind", "state", "by", "on", "began", "letters", "what"):
-        table.add_column(name, overflow="fold")
+def runs_lines(runs: Iterable[RunRecord], now: float) -> Iterator[str]:
+    """All runs, two lines each. ``now``: epoch seconds."""
     for run in runs:
-        table.add_row(
-            text(run.run),
-            text(run.kind),
-            text(state_text(run, now)),
-            text(run.by),
-            text(run.host),
-            moment(int(run.started_at * 1000)),
-            number(_done(run)),
-            text(run.described),
+        yield (
+            f"{printable(run.run)}  {printable(run.kind)}  {state_text(run, now)}  {number(_done(run))} "
+            f"letters  by {printable(run.by)} on {printable(run.host)}"
         )
-    return table
+        yield f"    {printable(run.described)}" + (f", to {printable(run.target)}" if run.target else "")
 
 
 def status_lines(found: RunStatus, now: float) -> Iterator[str]:
