@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from streamloop import Message, Reject  # the loop reads the handler's annotations
 from streamloop.cli import main as cli
+from streamloop.dlq import DeadLetters, Filter
 from tests.broker.loops.inprocess import Running, loop_on
 from tests.dead_letters import CONNECT, KAFKA, SPRING, TRACE, TRACEPARENT, own_headers
 from tests.realkafka.client import Record, unique_name
@@ -90,6 +91,11 @@ def test_what_members_left_is_found_by_the_groups_name_grouped_and_shown(
     only = lines(kafka, "ls", "--group", group, "--json", "--error", "Reject", "--original", f"{source}/1/1")
     assert [each["count"] for each in only if each["kind"] == "group"] == [1]
     assert only[-1]["skipped"] == 4
+
+    library = DeadLetters.of(loop)
+    assert [each.count for each in library.groups(Filter.parse(since="24h")).groups] == [3, 2]
+    assert library.groups(Filter.parse(until="24h")).letters == 0
+    assert library.get(dead, *map(int, place.split("/")[1:])).trace_id == TRACE
 
     # It only looked: nothing was made, joined or committed.
     assert kafka.topics() == before
