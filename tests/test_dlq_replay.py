@@ -17,11 +17,13 @@ from streamloop.dlq.plan import Preview, ReplayPlan, ReplaySummary
 from streamloop.dlq.runs import RunRecord
 from streamloop.dlq.settle import Outcomes
 from streamloop.dlq.targets import Destination, Edit, Skip, Target, Targets, record_for
-from streamloop.dlq.writer import Publish
+from streamloop.dlq.traced import ReplayTraces
+from streamloop.dlq.writer import Placed, Publish
 from streamloop.errors import ConfigurationError
 from streamloop.kafka import headers as hd
 from streamloop.kafka.topics import TopicFacts
 from streamloop.settings import Settings
+from tests.tracing import attribute, context_of, parent_id, trace_id, traceparent, use_provider
 
 SETTINGS = Settings.load(
     {"brokers": ["nobody:1"], "group": "billing", "retry_topics": ["30s"]}, env={}
@@ -242,3 +244,32 @@ def test_nothing_that_a_terminal_obeys_is_shown() -> None:
     ]
     for line in lines:
         assert line.isprintable(), line
+
+
+class TestTraces:
+    def test_T1_the_send_back_is_a_span_of_the_messages_trace(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        spans = use_provider(monkeypatch)
+        traces = ReplayTraces(SETTINGS)
+        headers, context = spans.produced()
+        given = Publish("orders.billing.replay", 1, b"k", b"v", [("h", b"\xff"), *headers])
+        number, publish = traces.begin(given)
+        assert publish.headers[0] == ("h", b"\xff")
+        traces.placed(number, Placed("orders.billing.replay", 1, 7))
+        span = spans.one("send orders.billing.replay")
+        assert (trace_id(span), parent_id(span)) == (context.trace_id, context.span_id)
+        assert [value for name, value in publish.headers if name == "traceparent"] == [
+            traceparent(context_of(span)).encode()
+        ]
+        assert attribute(span, "messaging.kafka.offset") == 7
+
+    def test_an_unsampled_message_and_one_without_a_trace_are_left_as_they_are(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spans = use_provider(monkeypatch)
+        traces = ReplayTraces(SETTINGS)
+        nonsense: hd.RawHeaders = [("traceparent", b"nonsense")]
+        for headers in (spans.produced(sampled=False)[0], nonsense, []):
+            given = Publish("t", 1, None, None, headers)
+            assert traces.begin(given) == (0, given)
+            traces.gave_up(0)
+        assert spans.all() == []
