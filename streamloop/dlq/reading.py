@@ -197,8 +197,9 @@ def open_bounds(
         stamp_ms = max(0, round(where.since * 1000) - SKEW_MS)
         for place, offset in asking.since(places, stamp_ms, stable=read_committed).items():
             begins[place] = max(begins[place], offset)
+    # In this order what comes between the two questions is not taken for held back.
+    hidden = asking.offsets(places, "latest", stable=False) if read_committed else {}
     ends = asking.offsets(places, "latest", stable=read_committed)
-    hidden = asking.offsets(places, "latest", stable=False) if read_committed else ends
     ranges: dict[Partition, Range] = {}
     expired: list[str] = []
     for place in places:
@@ -216,7 +217,7 @@ def open_bounds(
         if last is not None:
             end = min(end, last + 1)
         ranges[place] = Range(
-            start, max(start, end), log_starts[place], ends[place], max(hidden[place], ends[place])
+            start, max(start, end), log_starts[place], ends[place], max(hidden.get(place, 0), ends[place])
         )
     ids = {topic: facts[topic].topic_id for topic in wanted}
     return Bounds(ranges, ids, asking.cluster_id(), read_committed, tuple(expired))
