@@ -368,8 +368,10 @@ class Replay:
     def _after_canary(self) -> None:
         """Wait until it is known what became of the first ones; stop when too many failed again."""
         self._phase("waiting for the canary")
-        looks = self._settle(self._plan.settle)
         plan = self._plan
+        self._settle(plan.settle, stop_at=plan.threshold)
+        self._count()
+        looks = self.summary.outcomes
         if looks.total == looks.unknown:
             raise _Stop(
                 f"Of the first {looks.total} nothing is known after {plan.settle:g} s: is a member of "
@@ -404,7 +406,8 @@ class Replay:
             self._phase("waiting for outcomes")
             self._settle(self._plan.settle)
 
-    def _settle(self, seconds: float) -> Outcomes:
+    def _settle(self, seconds: float, *, stop_at: float = 1.0) -> Outcomes:
+        """Wait until all outcomes are known, or more than the share ``stop_at`` of all has failed again."""
         until = time.monotonic() + seconds
         while True:
             try:
@@ -414,8 +417,10 @@ class Replay:
                     return self._looks  # the rest is not known, and is told so
             else:
                 self._tell()
-                if not self._looks.unknown or time.monotonic() >= until:
-                    return self._looks
+                looks = self._looks
+                over = looks.bad > stop_at * looks.total
+                if over or not looks.unknown or time.monotonic() >= until:
+                    return looks
             self._pause(min(LOOK_EVERY, max(0.05, until - time.monotonic())))
 
     def _look_once(self) -> None:
