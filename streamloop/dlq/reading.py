@@ -385,7 +385,7 @@ class BoundedReader:
     def __iter__(self) -> Iterator[list[Any]]:
         """Lists of confluent-kafka Messages, all without an error, each below its partition's bound.
 
-        Order is kept within a partition. Raises ReadError.
+        Order is kept within a partition. A list is the caller's, who may empty it. Raises ReadError.
         """
         self._began = last_sign = time.monotonic()
         if not self._left:
@@ -399,11 +399,13 @@ class BoundedReader:
                 now = time.monotonic()
                 if messages:
                     found, sign = self._sort(messages)
+                    messages = []  # the caller's list is the only one: what it lets go is gone
                     if sign:
                         last_sign = now
                     if found:
                         self.records += len(found)
                         yield found
+                        found = []
                         last_sign = time.monotonic()  # whatever the caller did meanwhile
                 if self._left and now - last_sign > self.idle_timeout:
                     raise ReadError(self._silent())
