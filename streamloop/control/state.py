@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MOST_MEMBERS: Final = 1_000
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Bytes of all members' records together: those silent for longest are left out."""
-MOST_HOLDS: Final = 10_000
+MOST_HOLDS: Final = 2_000
 GONE_AFTER: Final = 45.0
 """Seconds of silence after which a member counts as gone: three heartbeats, and as long as a session."""
 FORGOTTEN_AFTER: Final = 3_600.0
@@ -78,6 +78,8 @@ class ControlState:
         """The topic was read to the end that it had at the beginning."""
         self.next_offset = 0
         """The offset after the newest record that was taken."""
+        self.seen: set[Scope] = set()
+        """Scopes of which the topic has had a record, a null included."""
         self.ignored: Counter[str] = Counter()
         """Records that were ignored, by why."""
         self._clock = clock
@@ -148,6 +150,8 @@ class ControlState:
         if scope is None:
             self.ignored["no key of ours"] += 1
             return ""
+        if len(self.seen) < MOST_HOLDS:
+            self.seen.add(scope)
         holds = dict(self.snapshot.holds)
         before = holds.pop(scope, None)
         said = ""
@@ -168,6 +172,10 @@ class ControlState:
                 said = f"{scope} paused by {hold.by}" + (f": {hold.reason}" if hold.reason else "")
         self.snapshot = Snapshot(holds, offset)
         return said
+
+    def adopt(self, holds: Mapping[Scope, OperatorHold]) -> None:
+        """Hold these too: their records are on their way."""
+        self.snapshot = Snapshot({**holds, **self.snapshot.holds}, self.snapshot.applied)
 
 
 def _who(headers: Iterable[tuple[str, bytes | None]]) -> str:
