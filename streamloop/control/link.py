@@ -323,7 +323,8 @@ class ControlLink:
         except StreamLoopError as error:
             raise _Reopen(AWAY, str(error), self._later()) from None
         if isinstance(found, Off):
-            raise _Reopen(OFF, found.reason, OFF_AGAIN)
+            forbidden = "" if self.settings.create_topics else " (create_topics is off)"
+            raise _Reopen(OFF, f"{found.reason}{forbidden}", OFF_AGAIN)
         if isinstance(found, Away):
             raise _Reopen(AWAY, found.reason, self._later())
         assert isinstance(found, Found)

@@ -92,7 +92,7 @@ def find(
     created = False
     if facts is None:
         if not create:
-            return Off(f"the topic {name} does not exist, and create_topics is off")
+            return Off(f"the topic {name} does not exist")
         config = dict(CONFIG)
         known = list(sources)
         factor = max([replication_factor or -1, *(each.replication_factor or -1 for each in known)])
