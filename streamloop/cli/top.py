@@ -118,12 +118,30 @@ def _head(look: Look) -> RenderableType:
         lines.append(said)
     if status.get("publishing"):
         lines.append(Text(f"  records that the broker has not confirmed yet: {number(status['publishing'])}"))
+    lines += [_paused(each, status.get("at")) for each in rows(status, "paused")]
+    control = objects(status.get("control"))
+    if control and (control.get("state") != "on" or control.get("detail")):
+        where = f"  control topic {control.get('topic')}: {control.get('state')}"
+        lines.append(text(f"{where}  {control.get('detail') or ''}"[:LONGEST_WHY], "dim"))
     for name, what in (("blocked_targets", "takes no records: "), ("hanging", "hangs: ")):
         found = status.get(name)
         lines += [
             text(f"  {what}{each}", "red") for each in (found if isinstance(found, list | tuple) else ())
         ]
     return Group(*lines)
+
+
+def _paused(hold: dict[str, Any], now: Any) -> Text:
+    """Who holds what, since when and why."""
+    topic, partition = hold.get("topic"), hold.get("partition")
+    what = "everything" if topic is None else f"{topic}" if partition is None else f"{topic}/{partition}"
+    where = "in the group" if hold.get("scope") == "group" else "at this member"
+    since = hold.get("since")
+    known = isinstance(now, int | float) and isinstance(since, int | float)
+    ago = f" {age(now - since)} ago" if known else ""
+    reason = f": {hold['reason']}" if hold.get("reason") else ""
+    by = f" by {hold['by']}" if hold.get("by") else ""
+    return text(f"  paused {where}: {what},{by}{ago}{reason}"[:LONGEST_WHY], "bold yellow")
 
 
 def _share(row: dict[str, Any], part: str, whole: str) -> float:
