@@ -141,7 +141,8 @@ def _paused(hold: dict[str, Any], now: Any) -> Text:
     ago = f" {age(now - since)} ago" if known else ""
     reason = f": {hold['reason']}" if hold.get("reason") else ""
     by = f" by {hold['by']}" if hold.get("by") else ""
-    return text(f"  paused {where}: {what},{by}{ago}{reason}"[:LONGEST_WHY], "bold yellow")
+    who = f",{by}{ago}" if by or ago else ""
+    return text(f"  paused {where}: {what}{who}{reason}"[:LONGEST_WHY], "bold yellow")
 
 
 def _share(row: dict[str, Any], part: str, whole: str) -> float:
