@@ -10,7 +10,9 @@ import pytest
 from confluent_kafka import KafkaError
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from streamloop.cli.group import drawn
 from streamloop.control.operators import Operators
 from streamloop.control.records import (
     LONGEST_RECORD,
@@ -408,3 +410,48 @@ def test_a_status_under_way_is_waited_for_and_one_that_cannot_be_read_now_is_mad
     assert reports.after(1) is None
     reports.reporter._status = lambda: reports.doing
     assert reports.after(0)
+
+
+# ------------------------------------------------------------------------------------------- streamloop group
+
+
+def shown(found: GroupView) -> str:
+    console = Console(width=200, color_system=None, force_terminal=False, highlight=False)
+    with console.capture() as capture:
+        console.print(drawn(found, most=2))
+    return capture.get()
+
+
+def test_a_group_is_drawn_with_what_is_paused_who_is_gone_and_what_needs_attention_first() -> None:
+    clock = Clock()
+    state = state_of(clock)
+    state.complete = True
+    told(state, record("gone", part(9)))
+    clock.now += GONE_AFTER + 1
+    told(state, record("a", part(0, lag=3), part(1, lag=5), part(2, operator="paused by ann"), applied=-1))
+    told(state, record("dead", ended="stopped at orders/0/5"))
+    hold = OperatorHold(Scope("orders", 2), "ann", clock.wall(), "INC-42")
+    state.take(hold.scope.key, hold_value(hold), 0, 8)
+    text = shown(view(state, clock))
+    assert "billing  1 member, 2 gone   3 partitions, 1 held   lag 8" in text
+    assert "paused: orders/2, by ann at 2023-11-14" in text
+    assert "INC-42" in text
+    assert "gone since 2023-11-14" in text
+    assert "ended: stopped at orders/0/5" in text
+    assert "has not applied all pauses yet" in text
+    assert text.index("orders/2 ") < text.index("orders/1 ")
+    assert "orders/0 " not in text
+    assert "and 1 more partitions" in text
+
+
+def test_no_text_of_a_member_reaches_the_terminal_as_control_characters_or_markup() -> None:
+    clock = Clock()
+    state = state_of(clock)
+    evil = "\x1b]0;owned\x07[red]x[/red]\u202e\r\n"
+    made = record(evil, part(0, topic=evil, gap=evil), ended="")
+    told(state, replace(made, version=evil, host=evil, status=replace(made.status, state=evil)))
+    state.take(b"operator/*", hold_value(OperatorHold(Scope(), evil, 1e300, evil)), 0, 0)
+    state.take(b"status/\x1b[2J", b'{"v":1,', 0, 0)
+    text = shown(view(state, clock))
+    assert not {"\x1b", "\x07", "\r", "\u202e"} & set(text)
+    assert "[red]x[/red]" in text

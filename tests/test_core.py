@@ -22,7 +22,7 @@ async def do_nothing(value: bytes) -> None:
     return
 
 
-# ------------------------------------------------------------------------------------------- the operator's hold
+# --------------------------------------------------------------------------------------- the operator's hold
 
 
 def test_a_partition_that_comes_while_an_operator_holds_it_is_held_before_anything_of_it_starts(

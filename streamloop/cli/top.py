@@ -150,7 +150,8 @@ def _share(row: dict[str, Any], part: str, whole: str) -> float:
     return top / bottom if isinstance(top, int) and isinstance(bottom, int) and bottom else 0.0
 
 
-def _table(*columns: str, left: Sequence[str] = ()) -> Table:
+def plain_table(*columns: str, left: Sequence[str] = ()) -> Table:
+    """A table without a frame. ``left``: columns that are set left; the others hold numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
     for name in columns:
         table.add_column(
@@ -163,7 +164,7 @@ def _table(*columns: str, left: Sequence[str] = ()) -> Table:
 
 
 def _consumers(look: Look) -> Table:
-    table = _table(
+    table = plain_table(
         *("  handler", "runs", "waits", "acked/s", "failed/s", "retried/s", "dead/s", "acked", "dead"),
         "slowest handlers",
         left=("  handler", "slowest handlers"),
@@ -196,7 +197,7 @@ def _partitions(status: dict[str, Any], most: int | None) -> RenderableType:
     if not found:
         return Text("  no partitions are assigned", style="yellow")
     shown = found if most is None else found[:most]
-    table = _table(
+    table = plain_table(
         *("  partition", "lag", "lag time", "in flight", "gap", "holds the commit position", "held"),
         left=("  partition", "holds the commit position", "held"),
     )
@@ -207,8 +208,8 @@ def _partitions(status: dict[str, Any], most: int | None) -> RenderableType:
             age(each.get("lag_seconds")),
             number(each.get("buffered")),
             number(each.get("gap")),
-            _holder(each),
-            _held(objects(each.get("held"))),
+            holder_text(each),
+            held_text(objects(each.get("held"))),
         )
     left = found[len(shown) :]
     if not left:
@@ -228,7 +229,8 @@ def _urgency(part: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _holder(part: dict[str, Any]) -> Text:
+def holder_text(part: dict[str, Any]) -> Text:
+    """The message that holds a partition's commit position."""
     holder = objects(part.get("holder"))
     if not holder:
         return text(f"nothing, at {number(part.get('committable'))}", "dim")
@@ -240,7 +242,8 @@ def _holder(part: dict[str, Any]) -> Text:
     return line
 
 
-def _held(held: dict[str, Any]) -> Text:
+def held_text(held: dict[str, Any]) -> Text:
+    """The reasons that hold a partition, with what there is to say about each."""
     line = Text()
     for reason, why in held.items():
         if line:
