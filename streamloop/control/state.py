@@ -72,7 +72,10 @@ class MemberEntry:
 
 
 class ControlState:
-    """The newest record of each key of the topic with this id. ``clock``: monotonic, ``wall``: epoch seconds."""
+    """The newest record of each key. ``clock``: monotonic. ``wall``: epoch seconds.
+
+    ``topic_id``: of the topic that is read.
+    """
 
     def __init__(self, *, clock: Callable[[], float], wall: Callable[[], float], topic_id: str = "") -> None:
         self.topic_id = topic_id
