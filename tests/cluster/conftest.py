@@ -5,12 +5,15 @@ line that says what to install; with REQUIRE_CLUSTER=1 (CI) the same is a failur
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.release import Release
 from tests.realkafka.client import unique_name
+from tests.realkafka.waiting import wait_until
 from tests.tools.build import (
     CONTROL_PLANE,
     HELM,
@@ -19,6 +22,7 @@ from tests.tools.build import (
     ToolUnavailableError,
     build,
 )
+from tests.tools.helm import Helm
 
 UNAVAILABLE = pytest.StashKey[str]()
 REQUIRED = os.environ.get("REQUIRE_CLUSTER") == "1"
@@ -66,12 +70,40 @@ def cluster(_control_plane: ControlPlane, request: pytest.FixtureRequest) -> Ite
     print(_control_plane.last_words())
 
 
+@pytest.fixture(scope="session")
+def _cluster_helm(_control_plane: ControlPlane) -> Iterator[Helm]:
+    with Helm({"KUBECONFIG": str(_control_plane.kubeconfig)}) as found:
+        yield found
+
+
+@pytest.fixture
+def release(cluster: ControlPlane, _cluster_helm: Helm, namespace: str) -> Release:
+    """A release that is not installed yet; its namespace takes only pods of the `restricted` profile."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.api.patch("v1", "Namespace", namespace, {"metadata": {"labels": labels}})
+    return Release(cluster, _cluster_helm, namespace)
+
+
 @pytest.fixture
 def namespace(cluster: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace of the test's own, with its service account; deleted with the test."""
+    """A namespace of the test's own; deleted with the test."""
     name = unique_name(request.node.name).lower().replace("_", "-").replace(".", "-")[-50:].strip("-")
     cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    # Pods are refused until the controller manager has made the account they run as.
+    account = partial(cluster.api.get, "v1", "ServiceAccount", "default", namespace=name)
+    wait_until(lambda: account() is not None, 30, "the namespace's service account")
     try:
         yield name
     finally:
         cluster.api.delete("v1", "Namespace", name)
+
+
+@pytest.fixture
+def secret(cluster: ControlPlane, namespace: str) -> Callable[..., None]:
+    """Makes a Secret in the test's namespace: secret(name, password="..")."""
+
+    def make(name: str, **texts: str) -> None:
+        made = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": texts}
+        cluster.api.create(made, namespace=namespace)
+
+    return make
