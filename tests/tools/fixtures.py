@@ -1,4 +1,4 @@
-"""The fixtures `jaeger`, `prometheus`, `promtool`, `compose`, and the rule for machines without Go.
+"""The fixtures `jaeger`, `prometheus`, `promtool`, `compose`, `helm`, and the rule for machines without Go.
 
 A test that asks for one of them bears the marker `tools`; one that starts programs by itself names them in
 it: @pytest.mark.tools("jaeger"). Where Go is missing it is skipped, with one line that says what to install;
@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.tools.build import COMPOSE, JAEGER, PROMETHEUS, PROMTOOL, Tool, ToolUnavailableError, build
+from tests.tools.build import COMPOSE, HELM, JAEGER, PROMETHEUS, PROMTOOL, Tool, ToolUnavailableError, build
 from tests.tools.compose import Compose
+from tests.tools.helm import Helm
 from tests.tools.jaeger import Jaeger
 from tests.tools.prometheus import Prometheus
 from tests.tools.promtool import Promtool
@@ -21,6 +22,7 @@ NEEDED: dict[str, Tool] = {
     "prometheus": PROMETHEUS,
     "promtool": PROMTOOL,
     "compose": COMPOSE,
+    "helm": HELM,
 }
 """The program behind each fixture."""
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()
@@ -30,7 +32,7 @@ REQUIRED = os.environ.get("REQUIRE_TOOLS") == "1"
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "tools(*names): needs Jaeger, Prometheus, promtool or compose's reader, built with Go; "
+        "tools(*names): needs Jaeger, Prometheus, promtool, Helm or compose's reader, built with Go; "
         "skipped with the reason when Go is missing, required in CI",
     )
 
@@ -81,6 +83,13 @@ def promtool() -> Promtool:
 def compose() -> Compose:
     """Reads compose files."""
     return Compose()
+
+
+@pytest.fixture(scope="session")
+def helm() -> Iterator[Helm]:
+    """Helm without a cluster: templates and lint."""
+    with Helm() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,257 @@
+"""The life of a release: installed, rolled to the next version and back, scaled, evicted, removed."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.api import ApiError
+from tests.cluster.release import CHART, Release
+from tests.realkafka.waiting import wait_until
+from tests.tools.helm import HelmError
+
+REPLICAS = 3
+BASE: dict[str, Any] = {
+    "app": "shop:loop",
+    "replicas": REPLICAS,
+    "settings": {"brokers": ["kafka:9092"], "group": "billing", "drain_timeout": "1s"},
+}
+
+
+def values(*more: dict[str, Any]) -> dict[str, Any]:
+    """The base values with more merged into them."""
+    found = deepcopy(BASE)
+    for each in more:
+        merge(found, each)
+    return found
+
+
+def merge(into: dict[str, Any], more: dict[str, Any]) -> None:
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            merge(into[name], value)
+        else:
+            into[name] = deepcopy(value)
+
+
+def pace(drains_in: float, starts_in: float = 0.5) -> dict[str, Any]:
+    """How long the pods take, for the stages of KWOK."""
+    annotations = {
+        "test.streamloop/starts-in": f"{starts_in}s",
+        "test.streamloop/drains-in": f"{drains_in}s",
+    }
+    return {"podAnnotations": annotations}
+
+
+QUICK = {"minReadySeconds": 2, **pace(1.5)}
+"""For tests of something else than the figures that the chart computes."""
+
+
+@pytest.mark.timeout(400)
+def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_one_pod_at_a_time(
+    release: Release,
+) -> None:
+    options = {
+        "podMonitor": {"enabled": True},
+        "prometheusRule": {"enabled": True},
+        "dashboards": {"enabled": True},
+        "topicsJob": {"enabled": True},
+        "topics": [{"name": "orders", "create": {"partitions": 3}}],
+        "controlService": {"enabled": True},
+    }
+    first = values(options, {"settings": {"control_address": "0.0.0.0:9465"}}, QUICK)
+    # The pods drain for as long as the chart says that one may, and it has to reckon with that.
+    del first["minReadySeconds"]
+    release.install(first, "--no-hooks")
+    computed = release.workload()["spec"]["minReadySeconds"]
+    assert computed >= 1
+    drained = values(first, pace(computed))
+    release.upgrade(drained)
+    release.wait_rolled_out(REPLICAS)
+    release.test()
+
+    with release.watched() as watch:
+        release.upgrade(values(drained, {"settings": {"log_level": "DEBUG"}}))
+        release.wait_rolled_out(REPLICAS)
+    assert watch.most(lambda moment: moment.out(REPLICAS)) == 1, watch.told()
+    pods = release.serving()
+
+    with release.watched() as watch:
+        release.rollback()
+        release.wait_rolled_out(REPLICAS)
+    assert watch.most(lambda moment: moment.out(REPLICAS)) == 1, watch.told()
+    assert release.serving().isdisjoint(pods)
+
+    release.uninstall()
+    wait_until(lambda: not release.left(), 60, lambda: f"nothing to be left, but there is {release.left()}")
+
+
+def test_a_rollout_with_wrong_credentials_stops_at_the_first_pod_and_the_old_ones_stay(
+    release: Release, secret: Callable[..., None]
+) -> None:
+    secret("credentials", password="right")
+    secret("wrong-credentials", password="wrong")
+
+    def logged_in_by(name: str) -> dict[str, Any]:
+        sasl = {"sasl": {"existingSecret": name}}
+        settings = {
+            "security_protocol": "sasl_plaintext",
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": "shop",
+        }
+        return values(QUICK, {"settings": settings, "auth": sasl})
+
+    release.install(logged_in_by("credentials"))
+    release.wait_rolled_out(REPLICAS)
+    old = release.serving()
+    with release.watched() as watch:
+        with pytest.raises(HelmError):
+            release.upgrade(logged_in_by("wrong-credentials"), "--timeout", "12s")
+        assert len(release.serving() & old) == REPLICAS - 1
+        assert len(release.pods()) == REPLICAS, "more than one new pod was started"
+        release.rollback()
+        release.wait_rolled_out(REPLICAS)
+    assert watch.most(lambda moment: moment.out(REPLICAS)) == 1, watch.told()
+    assert len(release.serving() & old) == REPLICAS - 1, "an old pod was replaced on the way back"
+
+
+def test_an_eviction_respects_the_budget_and_a_pod_that_never_got_ready_is_no_obstacle(
+    release: Release, secret: Callable[..., None]
+) -> None:
+    release.install(values(QUICK))
+    first, second, third = sorted(release.serving())
+    release.cluster.api.evict(first, namespace=release.namespace)
+    with pytest.raises(ApiError, match="disruption budget") as refused:
+        release.cluster.api.evict(second, namespace=release.namespace)
+    assert refused.value.status == 429
+    wait_until(lambda: len(release.serving()) == REPLICAS, 60, "the replacement")
+
+    def evicted() -> bool:
+        try:
+            release.cluster.api.evict(second, namespace=release.namespace)
+        except ApiError as error:
+            if error.status != 429:
+                raise
+            return False
+        return True
+
+    wait_until(evicted, 60, "the budget to allow the next one")
+    wait_until(lambda: len(release.serving()) == REPLICAS, 60, "the replacement")
+
+    # A pod that hangs in its start does not hold up the drain of its node.
+    secret("wrong-credentials", password="wrong")
+    with pytest.raises(HelmError):
+        release.upgrade(
+            values(QUICK, {"extraEnvFrom": [{"secretRef": {"name": "wrong-credentials"}}]}), "--timeout", "8s"
+        )
+    [stuck] = [
+        p["metadata"]["name"] for p in release.pods() if p["metadata"]["name"] not in release.serving()
+    ]
+    with pytest.raises(ApiError, match="disruption budget"):
+        release.cluster.api.evict(third, namespace=release.namespace)
+    release.cluster.api.evict(stuck, namespace=release.namespace)
+
+
+def test_a_stateful_set_starts_its_pods_together_and_rolls_one_at_a_time(release: Release) -> None:
+    stateful = values(QUICK, {"kind": "StatefulSet"}, pace(1.5, starts_in=1))
+    with release.watched() as watch:
+        release.install(stateful)
+        release.wait_rolled_out(REPLICAS)
+    assert watch.most(lambda moment: len(moment.starting)) == REPLICAS, watch.told()
+    names = release.serving()
+    with release.watched() as watch:
+        release.upgrade(values(stateful, {"settings": {"log_level": "DEBUG"}}))
+        release.wait_rolled_out(REPLICAS)
+    # Here a pod starts only when the old one of its name is gone.
+    assert watch.most(lambda moment: len(moment.starting) + len(moment.leaving)) == 1, watch.told()
+    assert release.serving() == names
+
+
+@pytest.mark.parametrize("scaling", ["hpa", "keda"])
+def test_an_upgrade_leaves_the_replicas_to_what_scales_them(release: Release, scaling: str) -> None:
+    scaled = values(
+        QUICK,
+        {
+            "autoscaling": {"type": scaling, "minReplicas": 2, "maxReplicas": 6},
+            "topics": [{"name": "orders"}],
+        },
+    )
+    release.install(scaled)
+    name = release.workload()["metadata"]["name"]
+    change = {"spec": {"replicas": 4}}
+    release.cluster.api.patch("apps/v1", "Deployment", name, change, namespace=release.namespace)
+    wait_until(lambda: len(release.serving()) == 4, 60, "four members")
+    release.upgrade(values(scaled, {"commonLabels": {"team": "payments"}}))
+    assert release.workload()["spec"]["replicas"] == 4
+
+
+@pytest.mark.parametrize("kind", ["Job", "CronJob"])
+def test_a_bounded_run_is_a_job_that_completes(release: Release, kind: str) -> None:
+    release.install(values({"kind": kind}))
+    [made] = [each for each in release.objects() if each["kind"] == kind]
+    name = made["metadata"]["name"]
+    if kind == "CronJob":
+        # What its controller does when it is due.
+        job = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name},
+            "spec": made["spec"]["jobTemplate"]["spec"],
+        }
+        release.cluster.api.create(job, namespace=release.namespace)
+
+    def completed() -> bool:
+        found = release.get("batch/v1", "Job", name)
+        conditions = found.get("status", {}).get("conditions", ()) if found else ()
+        return any(c["type"] == "Complete" and c["status"] == "True" for c in conditions)
+
+    wait_until(completed, 60, "the Job")
+    [pod] = release.cluster.api.list("v1", "Pod", namespace=release.namespace)
+    assert "--until-end" in pod["spec"]["containers"][0]["args"]
+
+
+def test_as_a_subchart_it_takes_its_values_and_those_that_are_global(
+    release: Release, tmp_path: Path
+) -> None:
+    parent = tmp_path / "shop"
+    (parent / "charts").mkdir(parents=True)
+    (parent / "charts" / "streamloop").symlink_to(CHART)
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["version"]
+    dependency = {"name": "streamloop", "version": version, "condition": "streamloop.enabled"}
+    chart = {"apiVersion": "v2", "name": "shop", "version": "1.0.0", "dependencies": [dependency]}
+    (parent / "Chart.yaml").write_text(yaml.safe_dump(chart), encoding="utf-8")
+    given = {
+        "streamloop": {**values(QUICK), "enabled": True},
+        "global": {"imageRegistry": "registry.example", "of-the-parent": {"any": "thing"}},
+    }
+    release.install(given, chart=parent)
+    release.wait_rolled_out(REPLICAS)
+    images = {pod["spec"]["containers"][0]["image"] for pod in release.pods()}
+    assert all(image.startswith("registry.example/") for image in images)
+    release.upgrade({**given, "streamloop": {**given["streamloop"], "enabled": False}}, chart=parent)
+    assert release.objects() == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"replicas": "three"}, "replicas"),
+        ({"replica": 3}, "replica"),
+        ({"settings": {"concurrency": 0}}, "concurrency"),
+        ({"settings": {"concurency": 5}}, "concurency"),
+        ({"settings": {"consumers": {"orders": {"ordering": "random"}}}}, "ordering"),
+        ({"settings": {"drain_timeout": "soon"}}, "drain_timeout"),
+        ({"terminationGracePeriodSeconds": 1}, "terminationGracePeriodSeconds is 1 but"),
+    ],
+    ids=str,
+)
+def test_a_bad_value_is_refused_before_anything_is_made_with_its_name(
+    release: Release, wrong: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(HelmError) as refused:
+        release.install(values(wrong))
+    assert said in str(refused.value)
+    assert release.left() == []
