@@ -1,8 +1,8 @@
 """values.schema.json: the values of the chart, with the settings' own schema inside.
 
 Strict: a name that is not known is refused, but for ``global`` and ``enabled``, which a parent chart may set.
-What belongs to Kubernetes (affinity, volumes, ..) is checked by its API server and is any object here. Called by
-helm.generate.
+What belongs to Kubernetes (affinity, volumes, ..) is checked by its API server and is any object here. Called
+by helm.generate.
 """
 
 from __future__ import annotations
