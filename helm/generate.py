@@ -1,7 +1,7 @@
 """Writes what the chart has from elsewhere: ``python -m helm.generate`` (``make chart``).
 
-Nothing of it is written by hand, so nothing of it can drift: a test asks ``stale()``. Reads the settings model,
-the version, values.yaml, stack/prometheus/rules.yml and stack/grafana/dashboards.
+Nothing of it is written by hand, so nothing of it can drift: a test asks ``stale()``. Reads the settings
+model, the version, values.yaml, stack/prometheus/rules.yml and stack/grafana/dashboards.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ SECRETS: Final = {
     "control_act_token": "auth.tokens",
 }
 """Where a secret setting belongs. A new one has to be added here, or generating fails."""
-SECRET_PATTERN: Final = r"pas|secret|token|key\.pem|credential|private|oauthbearer\.(config|extensions)"
-"""The model's pattern without look-ahead, which Go's expressions do not have; its exceptions are below."""
-NOT_SECRET_PATTERN: Final = r"(\.location|\.file|_file|\.client\.id|\.url|token\.endpoint.*)$"
-NOT_SECRET_VARIABLE: Final = r"(_location|_file|_client_id|_url|token_endpoint.*)$"
+HIDDEN: Final = r"pas|secret|token|key\.pem|credential|private|oauthbearer\.(config|extensions)"
+"""Names of secrets: the model's pattern without look-ahead, which Go does not have; exceptions are below."""
+SHOWN: Final = r"(\.location|\.file|_file|\.client\.id|\.url|token\.endpoint.*)$"
+SHOWN_VARIABLES: Final = r"(_location|_file|_client_id|_url|token_endpoint.*)$"
 
 BEGIN: Final = "  # begin: made from the settings model by `make chart`"
 END: Final = "  # end of what is made"
@@ -51,9 +51,9 @@ def model() -> dict[str, Any]:
         "memory": {"interpreter": INTERPRETER_BYTES, "fetch": FETCH_MAX_BYTES},
         "secrets": {
             "settings": {name: SECRETS[name] for name in secret},
-            "pattern": SECRET_PATTERN,
-            "except": NOT_SECRET_PATTERN,
-            "exceptVariable": NOT_SECRET_VARIABLE,
+            "pattern": HIDDEN,
+            "except": SHOWN,
+            "exceptVariable": SHOWN_VARIABLES,
         },
     }
 
@@ -72,7 +72,7 @@ def settings_block() -> str:
     lines = [
         BEGIN,
         "  #",
-        "  # All others, with their defaults. Durations and sizes may have a unit; consumers may have their own.",
+        "  # All others, with their defaults. Durations and sizes may have a unit.",
     ]
     given = set(yaml.safe_load(before_block(values_text()))["settings"])
     for name in settings_in_order():

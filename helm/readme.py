@@ -1,7 +1,7 @@
-"""README.md of the chart, made from values.yaml: what stands after ``# --`` above a key, and the key's default.
+"""README.md of the chart, made from values.yaml: what stands after ``# --`` above a key, and its default.
 
-Reads the text it is given and writes nothing. A ``# @section`` line begins a table; the settings have a table of
-their own, from the model. Called by helm.generate.
+Reads the text it is given and writes nothing. A ``# @section`` line begins a table; the settings have a table
+of their own, from the model. Called by helm.generate.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ _KEY: Final = re.compile(r"^( *)([A-Za-z_]+):")
 TOP: Final = """# Helm chart streamloop
 
 Runs a loop as a Deployment, as a StatefulSet with static membership, or bounded as a Job or CronJob.
-[docs/deploy.md](../../docs/deploy.md) tells how to install, upgrade, roll back, scale and drain; this page lists all values.
+[docs/deploy.md](../../docs/deploy.md) tells how to install, upgrade, roll back, scale and drain;
+this page lists all values.
 
 ```
 helm install billing helm/streamloop --set app=app:loop --set image.repository=registry.example.com/billing \\
     --set 'settings.brokers={kafka:9092}' --set settings.group=billing
 ```
 
-Values for three sizes are in [sizes/](sizes); one file for each feature is in [ci/](ci). This page, `values.schema.json` and the
-settings in `values.yaml` are made by `make chart`.
+Values for three sizes are in [sizes/](sizes); one file for each feature is in [ci/](ci). This page,
+`values.schema.json` and the settings in `values.yaml` are made by `make chart`.
 
 """
 
@@ -98,9 +99,9 @@ def readme(text: str) -> str:
             parts.append(f"| `{entry.path}` | {default} | {entry.text.replace('|', chr(92) + '|')} |\n")
         parts.append("\n")
     parts.append(
-        "## All settings\n\nUnder `settings`, with the defaults of streamloop (the chart's own are above). † may stand under\n"
+        "## All settings\n\nUnder `settings`, with the defaults of streamloop (the chart's own are above). "
+        "† may stand under `settings.consumers.<name>`, too.\n\n"
     )
-    parts.append("`settings.consumers.<name>`, too.\n\n")
     parts.append(reference() + "\n")
     return "".join(parts)
 

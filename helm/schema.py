@@ -1,8 +1,8 @@
 """values.schema.json: the values of the chart, with the settings' own schema inside.
 
 Strict: a name that is not known is refused, but for ``global`` and ``enabled``, which a parent chart may set.
-What belongs to Kubernetes (affinity, volumes, ..) is checked by its API server and is any object here. Called by
-helm.generate.
+What belongs to Kubernetes (affinity, volumes, ..) is checked by its API server and is any object here. Called
+by helm.generate.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DURATION: Final[Schema] = {
         {"type": "string", "pattern": r"^(\s*[0-9.]+(ms|s|m|h|d)?\s*)+$"},
     ]
 }
-QUANTITY: Final[Schema] = {"type": "string", "pattern": r"^[0-9.]+([eE][0-9]+|[kMGTP]i?)?$"}
+QUANTITY: Final[Schema] = {"type": ["string", "integer"], "pattern": r"^[0-9.]+([eE][0-9]+|[kMGTP]i?)?$"}
 SECRET_NAME: Final[Schema] = {"type": "string", "pattern": r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$"}
 
 
@@ -147,11 +147,8 @@ def own_values() -> dict[str, Schema]:
             failedJobsHistoryLimit=whole(),
         ),
         "resources": {
-            **group(
-                requests={"type": "object"},
-                limits={"type": "object", "properties": {"memory": QUANTITY}},
-                claims=OBJECTS,
-            )
+            "type": "object",
+            "properties": {"limits": {"type": "object", "properties": {"memory": QUANTITY}}},
         },
         "autoscaling": group(
             type=one_of("none", "hpa", "keda"),

@@ -22,6 +22,7 @@ from streamloop.cli.logs import set_up_logging
 from streamloop.cli.options import overrides, with_settings
 from streamloop.cli.target import load_loop
 from streamloop.cli.top import top
+from streamloop.cli.topics import topics
 from streamloop.cli.trace import trace
 from streamloop.errors import StreamLoopError
 from streamloop.settings import ConsumerSettings, Row, Settings, describe, json_schema
@@ -178,6 +179,7 @@ def version() -> None:
 
 
 main.add_command(top)
+main.add_command(topics)
 main.add_command(trace)
 
 

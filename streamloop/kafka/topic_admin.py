@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has no __all__
@@ -57,6 +57,19 @@ LISTED_PAUSE_S = 0.05
 
 class BrokersUnreachableError(StreamLoopError):
     """No broker answered in time."""
+
+
+class NewlyMade(Protocol):
+    """What is needed to create a topic. -1: as the broker's defaults say."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def replication_factor(self) -> int: ...
+    @property
+    def config(self) -> Mapping[str, str]: ...
 
 
 @dataclass(slots=True)
@@ -158,6 +171,15 @@ class TopicAdmin:
             else:
                 outcome.violations.append(self._missing(spec, refused.get(name)))
         return outcome
+
+    def create(self, topics: Sequence[NewlyMade], timeout: float) -> dict[str, str]:
+        """Create these topics; returns why not for each that can't be. One that exists by now is no error.
+
+        Raises BrokersUnreachableError.
+        """
+        deadline = self._clock() + timeout
+        self._first_look(deadline)
+        return self._create(topics, Outcome(), deadline)
 
     def resolve_offsets(
         self, partitions: Iterable[tuple[str, int]], start: Start, timeout: float
@@ -281,7 +303,7 @@ class TopicAdmin:
 
     # -- creating
 
-    def _create(self, specs: Sequence[TopicSpec], outcome: Outcome, deadline: float) -> dict[str, str]:
+    def _create(self, specs: Sequence[NewlyMade], outcome: Outcome, deadline: float) -> dict[str, str]:
         """Create them; returns why not for each that can't be."""
         if not self._has_admin_api:
             return self._create_by_asking(specs, outcome, deadline)
@@ -291,7 +313,7 @@ class TopicAdmin:
                     spec.name,
                     num_partitions=spec.partitions,
                     replication_factor=spec.replication_factor,
-                    config=spec.config,
+                    config=dict(spec.config),
                 )
                 for spec in specs
             ],
@@ -312,7 +334,7 @@ class TopicAdmin:
         return refused
 
     def _create_by_asking(
-        self, specs: Sequence[TopicSpec], outcome: Outcome, deadline: float
+        self, specs: Sequence[NewlyMade], outcome: Outcome, deadline: float
     ) -> dict[str, str]:
         """Asked for a topic by its name, a broker without the admin API may create it by itself."""
         refused = {}

@@ -184,7 +184,7 @@ hostAliases:
   volumeMounts:
     - {name: config, mountPath: /etc/streamloop/config, readOnly: true}
     - {name: tmp, mountPath: /tmp}
-    {{- with include "streamloop.secretMounts" $root }}
+    {{- with include "streamloop.secretMounts" $root | trim }}
     {{- . | nindent 4 }}
     {{- end }}
     {{- with $root.Values.extraVolumeMounts }}
