@@ -42,6 +42,12 @@ class Release:
         """helm template: hooks included, nothing is installed."""
         return self._run("template", self.name, str(CHART), *options)
 
+    def rendered(self, values: Mapping[str, Any]) -> list[Object]:
+        """What helm template makes of these values."""
+        return self._helm.template(
+            CHART, "--namespace", self.namespace, release=self.name, values=dict(values)
+        )
+
     def rollback(self, *options: str) -> str:
         """helm rollback --wait, to the release before."""
         return self._run("rollback", self.name, "--wait", *options)

@@ -1,5 +1,6 @@
 """The life of a release: installed, rolled to the next version and back, scaled, evicted, removed."""
 
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from streamloop import shutdown
+from streamloop.settings import Settings
 from tests.cluster.api import ApiError
 from tests.cluster.release import CHART, Release
 from tests.realkafka.waiting import wait_until
@@ -46,6 +49,15 @@ def pace(drains_in: float, starts_in: float = 0.5) -> dict[str, Any]:
     return {"podAnnotations": annotations}
 
 
+def longest_drain(release: Release, given: dict[str, Any]) -> int:
+    """Seconds that a pod may take until it has left the group, when everything takes as long as it may."""
+    settings = Settings.load(given["settings"], env={}).settings
+    [made] = [each for each in release.rendered(given) if each["kind"] == "Deployment"]
+    left = math.ceil(shutdown.longest(settings).left)
+    assert made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > left
+    return left
+
+
 QUICK = {"minReadySeconds": 2, **pace(1.5)}
 """For tests of something else than the figures that the chart computes."""
 
@@ -62,14 +74,9 @@ def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_one_pod_
         "topics": [{"name": "orders", "create": {"partitions": 3}}],
         "controlService": {"enabled": True},
     }
-    first = values(options, {"settings": {"control_address": "0.0.0.0:9465"}}, QUICK)
-    # The pods drain for as long as the chart says that one may, and it has to reckon with that.
-    del first["minReadySeconds"]
-    release.install(first, "--no-hooks")
-    computed = release.workload()["spec"]["minReadySeconds"]
-    assert computed >= 1
-    drained = values(first, pace(computed))
-    release.upgrade(drained)
+    first = values(options, {"settings": {"control_address": "0.0.0.0:9465"}})
+    drained = values(first, pace(longest_drain(release, first)))
+    release.install(drained)
     release.wait_rolled_out(REPLICAS)
     release.test()
 

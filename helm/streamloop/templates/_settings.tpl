@@ -89,7 +89,8 @@ The settings file, and the sums that follow from it. What the chart knows (paths
 
 {{- define "streamloop.minReady" -}}
 {{- if kindIs "invalid" .Values.minReadySeconds -}}
-{{- include "streamloop.leave" . -}}
+{{- /* And a second: Kubernetes notes when a pod became ready without its fraction, and so counts up to one too many. */ -}}
+{{- add (include "streamloop.leave" . | int64) 1 -}}
 {{- else -}}
 {{- int64 .Values.minReadySeconds -}}
 {{- end -}}
