@@ -62,35 +62,52 @@ QUICK = {"minReadySeconds": 2, **pace(1.5)}
 """For tests of something else than the figures that the chart computes."""
 
 
-@pytest.mark.timeout(400)
-def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_one_pod_at_a_time(
+EVERYTHING: dict[str, Any] = {
+    "settings": {"control_address": "0.0.0.0:9465"},
+    "podMonitor": {"enabled": True},
+    "prometheusRule": {"enabled": True},
+    "dashboards": {"enabled": True},
+    "topicsJob": {"enabled": True},
+    "topics": [{"name": "orders", "create": {"partitions": 3}}],
+    "controlService": {"enabled": True},
+}
+"""So that whatever the chart can make has to be upgraded, and removed."""
+
+
+@pytest.mark.timeout(300)
+def test_an_upgrade_takes_one_pod_at_a_time_though_each_drains_for_as_long_as_it_may(
     release: Release,
 ) -> None:
-    options = {
-        "podMonitor": {"enabled": True},
-        "prometheusRule": {"enabled": True},
-        "dashboards": {"enabled": True},
-        "topicsJob": {"enabled": True},
-        "topics": [{"name": "orders", "create": {"partitions": 3}}],
-        "controlService": {"enabled": True},
-    }
-    first = values(options, {"settings": {"control_address": "0.0.0.0:9465"}})
-    drained = values(first, pace(longest_drain(release, first)))
-    release.install(drained)
+    """With the figures that the chart computes. FACTS 39: without them all pods drain at once."""
+    given = values(pace(longest_drain(release, BASE)))
+    release.install(given)
     release.wait_rolled_out(REPLICAS)
-    release.test()
-
+    old = release.serving()
     with release.watched() as watch:
-        release.upgrade(values(drained, {"settings": {"log_level": "DEBUG"}}))
+        release.upgrade(values(given, {"settings": {"log_level": "DEBUG"}}))
         release.wait_rolled_out(REPLICAS)
     assert watch.most(lambda moment: moment.out(REPLICAS)) == 1, watch.told()
-    pods = release.serving()
+    assert release.serving().isdisjoint(old)
 
+
+def test_a_release_is_installed_tested_upgraded_rolled_back_and_removed_without_a_trace(
+    release: Release,
+) -> None:
+    given = values(QUICK, EVERYTHING)
+    release.install(given)
+    release.test()
+    release.upgrade(values(given, {"settings": {"log_level": "DEBUG"}}))
+    release.wait_rolled_out(REPLICAS)
+    upgraded = release.serving()
     with release.watched() as watch:
         release.rollback()
         release.wait_rolled_out(REPLICAS)
     assert watch.most(lambda moment: moment.out(REPLICAS)) == 1, watch.told()
-    assert release.serving().isdisjoint(pods)
+    assert release.serving().isdisjoint(upgraded)
+    [config] = [e for e in release.objects() if e["kind"] == "ConfigMap" and "streamloop.yaml" in e["data"]]
+    found = release.get("v1", "ConfigMap", config["metadata"]["name"])
+    assert found is not None
+    assert "DEBUG" not in found["data"]["streamloop.yaml"]
 
     release.uninstall()
     wait_until(lambda: not release.left(), 60, lambda: f"nothing to be left, but there is {release.left()}")
