@@ -8,11 +8,13 @@ pollers'.
 
 from __future__ import annotations
 
+import re
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has no __all__
     AdminClient,
     ConfigResource,
@@ -51,6 +53,10 @@ MOCK_CLUSTER = "mockCluster"
 answer."""
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_TELLING = frozenset({-169, -181, -193})  # _AUTHENTICATION, _SSL, _RESOLVE
+"""Errors of a connection that say what is wrong with the settings."""
+_SINCE = re.compile(r" \(after \d+ms in state [A-Z_]+\)")
+"""Each attempt would make another sentence of it."""
 LISTED_PAUSE_S = 0.05
 """A topic that was just created is asked for this often until every broker knows it."""
 
@@ -104,7 +110,8 @@ class TopicAdmin:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._client = client_factory(dict(config))
+        self._refusals: deque[KafkaError] = deque(maxlen=20)
+        self._client = client_factory({"error_cb": self._refusals.append, **config})
         self.commands = commands
         self._clock = clock
         self._sleep = sleep
@@ -215,11 +222,15 @@ class TopicAdmin:
 
     def _metadata(self, deadline: float) -> Any:
         # All topics: to ask for one by its name makes brokers with auto.create.topics.enable create it.
+        self._refusals.clear()
         try:
             return self._client.list_topics(timeout=self._left(deadline))
         except KafkaException as error:
+            self._client.poll(0)  # serves error_cb, which knows more than 'no answer'
+            why = next((each for each in self._refusals if each.code() in _TELLING), None)
             raise BrokersUnreachableError(
-                f"No Kafka broker answers at {self.commands.brokers}: {_text(error)}. Check the setting "
+                f"No Kafka broker answers at {self.commands.brokers}: "
+                f"{_text(error) if why is None else _SINCE.sub('', why.str())}. Check the setting "
                 "brokers (and the security settings), and that the brokers run."
             ) from error
 

@@ -142,9 +142,11 @@ class Node:
             entry = container.get("command") or self._image.entry_point
             arguments = container.get("args") or ([] if container.get("command") else self._image.command)
             own = [*entry, *arguments]
-        if Path(own[0]).name == "streamloop":
-            own[:1] = [sys.executable, "-m", "streamloop.cli.main"]
-        return own
+        [place] = [number for number, word in enumerate(own) if Path(word).name == "streamloop"][:1] or [-1]
+        if place < 0:
+            return own
+        # What stands in front is process 1 of a container, which nothing is here: tests/image has it.
+        return [sys.executable, "-m", "streamloop.cli.main", *own[place + 1 :]]
 
     def _environment(self, template: Object, container: Object, name: str, moved: "_Moved") -> dict[str, str]:
         found = {

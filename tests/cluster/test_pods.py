@@ -270,7 +270,7 @@ def test_with_wrong_credentials_a_pod_lives_and_never_gets_ready(render: Callabl
     """So that a roll-out stops at the first pod (test_release.py shows that)."""
     pod = render(credentials="wrong-credentials").start("pod-1")
     wait_until(lambda: pod.passes("startup"), 60, "it to start")
-    said = pod.member.wait_for_line(r"(?i)authenticat", timeout=60)
+    said = pod.member.wait_for_line("Authentication failed: Invalid username or password", timeout=60)
     assert "not-the-password" not in said.string
     answer = pod.probe("readiness")
     assert answer is not None
@@ -319,10 +319,11 @@ def test_the_tokens_of_the_secret_are_those_that_the_control_address_takes(
 ) -> None:
     pod = render().started("pod-1")
     url = f"http://127.0.0.1:{pod.port(9465)}/pause"
-    refused = request(url, post=b"{}")
+    refused = request(url, post=b"{}", headers={"Content-Type": "application/json"})
     assert refused is not None
     assert refused.status in (401, 403)
-    taken = request(url, post=b"{}", headers={"Authorization": f"Bearer {ACT_TOKEN}"})
+    headers = {"Authorization": f"Bearer {ACT_TOKEN}", "Content-Type": "application/json"}
+    taken = request(url, post=b"{}", headers=headers)
     assert taken is not None
     assert taken.status == 200, taken
 
