@@ -6,7 +6,7 @@ by itself (urllib3), since the usual clients know no strict field validation.
 
 import json
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -69,7 +69,7 @@ class Api:
                 return None
             raise
 
-    def list(
+    def all(
         self,
         version: str,
         kind: str,
@@ -122,19 +122,19 @@ class Api:
         self,
         version: str,
         kind: str,
+        on_list: Callable[[Sequence[Object]], None],
         on_event: Callable[[str, Object], None],
         stopped: Callable[[], bool],
         *,
         namespace: str,
     ) -> None:
-        """Tell of each object of the namespace, first those that are there, then every change, until stopped.
+        """Tell of the objects of the namespace: those that are there, then every change, until stopped.
 
-        on_event gets ADDED, MODIFIED or DELETED and the object. It looks at `stopped` once a second; no
-        change is missed, since each request goes on from the last version that was seen.
+        on_list gets the former, on_event ADDED, MODIFIED or DELETED and the object. It looks at `stopped`
+        once a second; no change is missed, since each request goes on from the last version that was seen.
         """
         listed = self._listed(version, kind, namespace, None)
-        for item in listed["items"]:
-            on_event("ADDED", item)
+        on_list(listed["items"])
         seen = listed["metadata"]["resourceVersion"]
         url = self._url + self.path(version, kind, namespace)
         while not stopped():

@@ -1,7 +1,8 @@
-"""The fixtures `cluster` and `namespace`, and the rule for machines that can't build a control plane.
+"""The fixtures `cluster`, `release` and `namespace`, and the rule for machines that can't have them.
 
-Every test that asks for one of them bears the marker `cluster`. Where Go is missing it is skipped, with one
-line that says what to install; with REQUIRE_CLUSTER=1 (CI) the same is a failure.
+Every test that asks for one of them bears the marker `cluster`; those that also need a real Kafka bear
+`broker` as well. Where Go (or Java and Maven) is missing they are skipped, with one line that says what to
+install; with REQUIRE_CLUSTER=1 (CI) the same is a failure.
 """
 
 import os
@@ -12,7 +13,9 @@ import pytest
 
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.release import Release
+from tests.realkafka import KafkaUnavailableError, fetch_jars
 from tests.realkafka.client import unique_name
+from tests.realkafka.jars import java
 from tests.realkafka.waiting import wait_until
 from tests.tools.build import (
     CONTROL_PLANE,
@@ -37,13 +40,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build here, where no test's time-out runs, and only when a test needs it."""
-    chosen = any(item.get_closest_marker("cluster") for item in session.items)
+    chosen = [item for item in session.items if item.get_closest_marker("cluster")]
     if session.config.option.collectonly or not chosen:
         return
     try:
         for tool in (HELM, *CONTROL_PLANE, KEDA_CRDS, PROMETHEUS_CRDS):
             build(tool)
-    except ToolUnavailableError as error:
+        if any(item.get_closest_marker("broker") for item in chosen):
+            java()
+            fetch_jars()
+    except (ToolUnavailableError, KafkaUnavailableError) as error:
         session.config.stash[UNAVAILABLE] = str(error)
 
 

@@ -142,8 +142,8 @@ class _Serving(_Client):
         kubeconfig = self.kubeconfig(folder)
         return [
             f"--kubeconfig={kubeconfig}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
+            # Nobody asks it but for its health.
+            "--authentication-skip-lookup=true",
             f"--bind-address={HOST}",
             f"--secure-port={self.ports[0]}",
             f"--cert-dir={folder / 'certificates'}",
@@ -262,7 +262,7 @@ class ControlPlane:
         return all(
             any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions", ()))
             and not node["spec"].get("taints")
-            for node in self.api.list("v1", "Node")
+            for node in self.api.all("v1", "Node")
         )
 
     def _define(self, tool: Files, kinds: Sequence[str]) -> None:
@@ -273,7 +273,7 @@ class ControlPlane:
 
     def _served(self, definition: Mapping[str, Any]) -> bool:
         found = self.api.get(definition["apiVersion"], definition["kind"], definition["metadata"]["name"])
-        conditions = found.get("status", {}).get("conditions", ()) if found else ()
+        conditions = (found or {}).get("status", {}).get("conditions") or ()
         return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
 

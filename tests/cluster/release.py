@@ -74,7 +74,7 @@ class Release:
         """The members' pods, those of Jobs left out."""
         return [
             pod
-            for pod in self.cluster.api.list("v1", "Pod", namespace=self.namespace)
+            for pod in self.cluster.api.all("v1", "Pod", namespace=self.namespace)
             if all(owner["kind"] != "Job" for owner in pod["metadata"].get("ownerReferences", ()))
         ]
 
@@ -108,7 +108,7 @@ class Release:
         for version, kind in self.cluster.api.namespaced_kinds():
             if kind == "Event":
                 continue
-            listed = self.cluster.api.list(version, kind, namespace=self.namespace)
+            listed = self.cluster.api.all(version, kind, namespace=self.namespace)
             found += [(kind, each["metadata"]["name"]) for each in listed]
         return sorted(" ".join(each) for each in found if each not in usual)
 

@@ -11,7 +11,7 @@ from tests.realkafka.waiting import wait_until
 
 REPLICAS = 3
 STARTS_IN = 0.5
-DRAINS_IN = 6
+DRAINS_IN = 4
 
 
 def deployment(version: str, **spec: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def rolled_out(cluster: ControlPlane, namespace: str) -> bool:
     return (
         status.get("observedGeneration") == found["metadata"]["generation"]
         and status.get("updatedReplicas") == status.get("availableReplicas") == REPLICAS
-        and len(cluster.api.list("v1", "Pod", namespace=namespace)) == REPLICAS
+        and len(cluster.api.all("v1", "Pod", namespace=namespace)) == REPLICAS
     )
 
 

@@ -209,7 +209,7 @@ def test_a_bounded_run_is_a_job_that_completes(release: Release, kind: str) -> N
         return any(c["type"] == "Complete" and c["status"] == "True" for c in conditions)
 
     wait_until(completed, 60, "the Job")
-    [pod] = release.cluster.api.list("v1", "Pod", namespace=release.namespace)
+    [pod] = release.cluster.api.all("v1", "Pod", namespace=release.namespace)
     assert "--until-end" in pod["spec"]["containers"][0]["args"]
 
 

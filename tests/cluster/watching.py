@@ -5,7 +5,7 @@ What calls it: the fixture tests and the tests of the chart. It only looks.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -49,6 +49,7 @@ class PodWatch:
         self._wanted = wanted
         self._pods: dict[str, Object] = {}
         self._moments: list[Moment] = []
+        self._listed = threading.Event()
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._watch, name=f"pods of {namespace}", daemon=True)
@@ -74,7 +75,9 @@ class PodWatch:
         )
 
     def start(self) -> None:
+        """Begin. Returns once it knows the pods that are there: no change after that is missed."""
         self._thread.start()
+        assert self._listed.wait(30), "the watch of the pods does not begin"
 
     def stop(self) -> None:
         self._stopped.set()
@@ -83,9 +86,15 @@ class PodWatch:
 
     def _watch(self) -> None:
         try:
-            self._api.watch("v1", "Pod", self._changed, self._stopped.is_set, namespace=self._namespace)
+            stopped = self._stopped.is_set
+            self._api.watch("v1", "Pod", self._there, self._changed, stopped, namespace=self._namespace)
         except BaseException as error:
             self._failure = error
+
+    def _there(self, pods: Sequence[Object]) -> None:
+        self._pods = {pod["metadata"]["name"]: pod for pod in pods if self._wanted(pod)}
+        self._look()
+        self._listed.set()
 
     def _changed(self, event: str, pod: Object) -> None:
         if not self._wanted(pod):
@@ -95,6 +104,9 @@ class PodWatch:
             self._pods.pop(name, None)
         else:
             self._pods[name] = pod
+        self._look()
+
+    def _look(self) -> None:
         pods = self._pods.items()
         leaving = frozenset(name for name, pod in pods if "deletionTimestamp" in pod["metadata"])
         serving = frozenset(name for name, pod in pods if is_ready(pod))

@@ -122,7 +122,7 @@ HELM = Tool(
     ("helm.sh/helm/v4/internal/version.version=v{version}",),
 )
 ETCD = Tool("etcd", MODULES / "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3")
-KWOK = Tool("kwok", MODULES / "kubernetes", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok")
+KWOK = Tool("kwok", MODULES / "kwok", "sigs.k8s.io/kwok/cmd/kwok", "sigs.k8s.io/kwok")
 
 
 def _kubernetes(name: str) -> Tool:

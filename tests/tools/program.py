@@ -51,6 +51,7 @@ def request(
     query: Mapping[str, str] | None = None,
     *,
     post: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
     seconds: float = ANSWER_SECONDS,
 ) -> Answer | None:
     """Ask a program on this machine. None when nothing listens; an error status is an answer too.
@@ -60,7 +61,9 @@ def request(
     address = f"{url}?{urllib.parse.urlencode(query)}" if query else url
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(urllib.request.Request(address, data=post), timeout=seconds) as answer:
+        with opener.open(
+            urllib.request.Request(address, data=post, headers=dict(headers or {})), timeout=seconds
+        ) as answer:
             return Answer(answer.status, answer.read())
     except urllib.error.HTTPError as error:
         with error:
