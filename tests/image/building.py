@@ -90,21 +90,39 @@ class Builder:
         self._buildah("add", scratch, str(base()), "/")
         self._buildah("config", "--env", f"PATH={PATH}", scratch)
         self._buildah("commit", "--rm", scratch, BASE)
+        self._buildah(
+            *("build", "--isolation", "chroot", "--pull-never", "--build-arg", f"PYTHON_IMAGE={BASE}"),
+            *(word for each in self._shared() for word in ("--volume", each)),
+            *("--tag", NAME, str(ROOT)),
+        )
+        described = json.loads(self._buildah("inspect", "--type", "image", NAME))
+        return Built(described["OCIv1"]["config"], self._mount(NAME))
+
+    def _mount(self, name: str) -> Path:
+        container = self._buildah("from", "--pull-never", name).strip()
+        root = Path(self._buildah("mount", container).strip())
+        self._mounted.append(container)
+        return root
+
+    def _shared(self) -> list[str]:
+        """What the build borrows from this machine: how to reach the package index."""
         pip = self._folder / "pip.conf"
         pip.write_text(_pip_configuration(), encoding="utf-8")
         shared = [f"{pip}:/etc/pip.conf:ro"]
         if CERTIFICATES.is_file():
             shared.append(f"{CERTIFICATES}:{CERTIFICATES}:ro")
+        return shared
+
+    def build_from(self, dockerfile: str, context: Path, name: str) -> Path:
+        """Build another image, whose stages may begin with NAME and BASE; returns its root file system."""
+        path = context / "Dockerfile"
+        path.write_text(dockerfile, encoding="utf-8")
         self._buildah(
-            *("build", "--isolation", "chroot", "--pull-never", "--build-arg", f"PYTHON_IMAGE={BASE}"),
-            *(word for each in shared for word in ("--volume", each)),
-            *("--tag", NAME, str(ROOT)),
+            *("build", "--isolation", "chroot", "--pull-never"),
+            *(word for each in self._shared() for word in ("--volume", each)),
+            *("--tag", name, "--file", str(path), str(context)),
         )
-        described = json.loads(self._buildah("inspect", "--type", "image", NAME))
-        container = self._buildah("from", "--pull-never", NAME).strip()
-        root = Path(self._buildah("mount", container).strip())
-        self._mounted.append(container)
-        return Built(described["OCIv1"]["config"], root)
+        return self._mount(name)
 
     def close(self) -> None:
         """Unmount and forget everything."""

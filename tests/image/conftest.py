@@ -71,13 +71,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
-    """The image, built once a run, and its root file system."""
+def image_builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
+    """Builds images into a store of the run's own."""
     builder = Builder(tmp_path_factory.mktemp("image"))
     try:
-        yield builder.build()
+        yield builder
     finally:
         builder.close()
+
+
+@pytest.fixture(scope="session")
+def image(image_builder: Builder) -> Built:
+    """The image, built once a run, and its root file system."""
+    return image_builder.build()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from streamloop.version import __version__
+from tests.image.building import BASE, NAME
 from tests.realkafka.members import ROOT
 from tests.realkafka.waiting import wait_until
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.image.building import Built
+    from tests.image.building import Builder, Built
     from tests.realkafka import KafkaCluster, Member
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
@@ -145,6 +146,36 @@ def test_H1_it_consumes_from_kafka_and_drains_at_a_sigterm_to_process_1(
     os.kill(process_1(member), signal.SIGTERM)
     assert member.wait(60) == 0
     wait_until(lambda: image_kafka.committed_offsets(source, source) == {0: 1}, 30, "the commit")
+
+
+def test_code_and_packages_of_users_are_added_as_the_guide_says(
+    image: Built, image_builder: Builder, tmp_path: Path
+) -> None:
+    text = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    [_, with_packages] = re.findall(r"^```dockerfile\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    # The names of the images here; and this base has pip only inside a virtual environment.
+    published = re.findall(r"^ARG PYTHON_IMAGE=docker\.io/library/(\S+)@", DOCKERFILE, re.MULTILINE)[0]
+    assert with_packages.count(f"FROM {published} AS packages") == 1
+    dockerfile = with_packages.replace(published, BASE).replace(
+        f"registry.example.com/streamloop:{__version__}", NAME
+    )
+    dockerfile = dockerfile.replace("RUN pip ", "RUN python3 -m venv /pip && /pip/bin/pip ")
+    (tmp_path / "requirements.txt").write_text("tomlkit\npyyaml\n", encoding="utf-8")
+    (tmp_path / "app.py").write_text("import tomlkit\n", encoding="utf-8")
+    root = image_builder.build_from(dockerfile, tmp_path, "localhost/billing:test")
+    packages = {path.name for path in (root / "opt/streamloop/lib").glob("python3*/site-packages/*")}
+    assert {"tomlkit", "streamloop"} <= packages
+    assert "pip" not in packages
+    assert (root / "app/app.py").is_file()
+    versions = pinned_in_environment(root)
+    before = pinned_in_environment(image.root)
+    assert versions.items() - before.items() == {("tomlkit", versions["tomlkit"])}
+
+
+def pinned_in_environment(root: Path) -> dict[str, str]:
+    """Names and versions of the packages in the image's virtual environment."""
+    found = (root / "opt/streamloop/lib").glob("python3*/site-packages/*.dist-info")
+    return dict(path.name.removesuffix(".dist-info").rsplit("-", 1) for path in found)
 
 
 def pinned(path: Path) -> dict[str, str]:
