@@ -161,7 +161,7 @@ def different(name: str, rng: random.Random) -> Any:
     if name in fixed:
         return fixed[name]
     schema = Settings.model_json_schema()["properties"][name]
-    choices = schema.get("enum") or next(
+    choices: list[Any] = schema.get("enum") or next(
         (each["enum"] for each in schema.get("anyOf", []) if "enum" in each), []
     )
     if choices:

@@ -142,11 +142,16 @@ class Node:
             entry = container.get("command") or self._image.entry_point
             arguments = container.get("args") or ([] if container.get("command") else self._image.command)
             own = [*entry, *arguments]
-        [place] = [number for number, word in enumerate(own) if Path(word).name == "streamloop"][:1] or [-1]
-        if place < 0:
-            return own
-        # What stands in front is process 1 of a container, which nothing is here: tests/image has it.
-        return [sys.executable, "-m", "streamloop.cli.main", *own[place + 1 :]]
+        return self._here(own)
+
+    def _here(self, words: list[str]) -> list[str]:
+        """The same with the programs of this Python: process 1 of the image, and streamloop."""
+        if Path(words[0]).name == "dumb-init":
+            own = words.index("--") + 1
+            return [str(Path(sys.executable).parent / "dumb-init"), *words[1:own], *self._here(words[own:])]
+        if Path(words[0]).name == "streamloop":
+            return [sys.executable, "-m", "streamloop.cli.main", *words[1:]]
+        return words
 
     def _environment(self, template: Object, container: Object, name: str, moved: "_Moved") -> dict[str, str]:
         found = {
