@@ -6,7 +6,7 @@ cluster.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,11 +96,16 @@ def group(request: pytest.FixtureRequest) -> str:
 def render(
     helm: Helm, kafka: KafkaCluster, topic: str, group: str, tmp_path: Path
 ) -> Iterator[Callable[..., Chart]]:
-    """Renders the chart for this test: render(credentials="credentials", timeout="5s", ..)."""
+    """Renders the chart for this test: render(credentials="credentials", values=None, timeout="5s", ..)."""
     made: list[Chart] = []
 
-    def chart(*, credentials: str = "credentials", **settings: Any) -> Chart:
-        values = {
+    def chart(
+        *,
+        credentials: str = "credentials",
+        values: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Chart:
+        given = {
             "app": "shop:loop",
             "replicas": REPLICAS,
             "settings": {
@@ -119,9 +124,9 @@ def render(
                 "sasl": {"existingSecret": credentials},
                 "tokens": {"existingSecret": "tokens", "readKey": "read", "actKey": "act"},
             },
-            "topics": [{"name": topic, "create": {"partitions": 6}}],
+            **(values or {}),
         }
-        made.append(Chart(helm, tmp_path / f"node-{len(made) + 1}", values))
+        made.append(Chart(helm, tmp_path / f"node-{len(made) + 1}", given))
         return made[-1]
 
     try:
@@ -332,3 +337,18 @@ def test_the_pod_of_helm_test_finds_the_topics_and_ends_well(render: Callable[..
     chart = render()
     pod = chart.node.start(chart.template("Job", "billing-streamloop-test"), "test")
     assert pod.member.wait(60) == 0, pod.member.lines
+
+
+def test_the_hook_that_makes_topics_makes_what_is_missing_and_changes_nothing(
+    render: Callable[..., Chart], kafka: KafkaCluster, topic: str
+) -> None:
+    missing = unique_name("missing")
+    wanted = [
+        {"name": missing, "create": {"partitions": 3, "config": {"retention.ms": 3_600_000}}},
+        {"name": topic, "create": {"partitions": 12}},
+    ]
+    chart = render(values={"topicsJob": {"enabled": True}, "topics": wanted})
+    pod = chart.node.start(chart.template("Job", "billing-streamloop-topics"), "topics")
+    assert pod.member.wait(60) == 0, pod.member.lines
+    described = kafka.admin.list_topics(timeout=10).topics
+    assert {name: len(described[name].partitions) for name in (missing, topic)} == {missing: 3, topic: 6}
