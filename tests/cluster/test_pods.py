@@ -151,6 +151,15 @@ def handled(*pods: Pod, what: str = "end") -> list[str]:
     ]
 
 
+def owners(kafka: KafkaCluster, group: str) -> dict[str, set[int]]:
+    """The partitions of each static member, by its name in the group."""
+    [described] = kafka.admin.describe_consumer_groups([group]).values()
+    return {
+        str(member.group_instance_id): {part.partition for part in member.assignment.topic_partitions}
+        for member in described.result(10).members
+    }
+
+
 def _at_least(count: int, pods: Sequence[Pod]) -> bool:
     return len(handled(*pods)) >= count
 
@@ -195,6 +204,42 @@ def test_H1_a_rolling_restart_in_the_order_of_kubernetes_handles_each_message_on
     wait_until(lambda: kafka.lag(group, topic) == 0, 30, "all to be committed")
     assert len(handled(*pods)) == produced, "some were handled twice"
     assert len(kafka.members(group)) == REPLICAS
+
+
+def test_a_pod_of_a_stateful_set_comes_back_as_the_same_member_and_no_partition_moves(
+    render: Callable[..., Chart], kafka: KafkaCluster, topic: str, group: str
+) -> None:
+    """Static membership: its name in the group is its pod's. Its successor starts when it is gone."""
+    kafka.set_group_config(group, consumer_session_timeout_ms="45000")
+    chart = render(values={"kind": "StatefulSet"})
+    template = chart.template("StatefulSet")
+    names = [f"billing-streamloop-{number}" for number in range(REPLICAS)]
+    pods = [chart.node.start(template, name) for name in names]
+    produced = 0
+
+    def produce() -> None:
+        nonlocal produced
+        for partition in range(6):
+            kafka.produce(topic, orders(*[{"sleep": 0.05}] * 5, partition=partition))
+        produced += 30
+
+    def settled() -> bool:
+        owned = owners(kafka, group)
+        return set(owned) == set(names) and sum(map(len, owned.values())) == 6
+
+    wait_until(settled, 60, lambda: f"three members with all partitions; {owners(kafka, group)}")
+    produce()
+    wait_until(lambda: len(handled(*pods)) == produced, 60, "the first messages")
+    before = owners(kafka, group)
+    pods[1].delete()
+    assert pods[1].gone() == 0
+    produce()
+    pods.append(chart.node.start(template, names[1]))
+    wait_until(lambda: len(set(handled(*pods))) == produced, 60, "all messages")
+    assert owners(kafka, group) == before
+    wait_until(lambda: kafka.lag(group, topic) == 0, 30, "all to be committed")
+    assert len(handled(*pods)) == produced, "some were handled twice"
+    assert handled(pods[-1]), "what its predecessor had was not left to it"
 
 
 def test_the_probes_answer_through_start_work_and_drain(
