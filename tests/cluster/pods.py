@@ -113,7 +113,7 @@ class Node:
         """Run the pod's container. command: another one in its place, such as a `kubectl exec` would run."""
         spec = template["spec"]
         [container] = spec["containers"]
-        home = self._folder / name
+        home = self._folder / f"{len(self._pods)}-{name}"  # a pod of a StatefulSet comes back by its name
         home.mkdir(parents=True)
         for file in self._code.glob("*.py"):
             (home / file.name).write_bytes(file.read_bytes())

@@ -6,7 +6,7 @@ cluster.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -96,11 +96,16 @@ def group(request: pytest.FixtureRequest) -> str:
 def render(
     helm: Helm, kafka: KafkaCluster, topic: str, group: str, tmp_path: Path
 ) -> Iterator[Callable[..., Chart]]:
-    """Renders the chart for this test: render(credentials="credentials", timeout="5s", ..)."""
+    """Renders the chart for this test: render(credentials="credentials", values=None, timeout="5s", ..)."""
     made: list[Chart] = []
 
-    def chart(*, credentials: str = "credentials", **settings: Any) -> Chart:
-        values = {
+    def chart(
+        *,
+        credentials: str = "credentials",
+        values: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Chart:
+        given = {
             "app": "shop:loop",
             "replicas": REPLICAS,
             "settings": {
@@ -119,9 +124,9 @@ def render(
                 "sasl": {"existingSecret": credentials},
                 "tokens": {"existingSecret": "tokens", "readKey": "read", "actKey": "act"},
             },
-            "topics": [{"name": topic, "create": {"partitions": 6}}],
+            **(values or {}),
         }
-        made.append(Chart(helm, tmp_path / f"node-{len(made) + 1}", values))
+        made.append(Chart(helm, tmp_path / f"node-{len(made) + 1}", given))
         return made[-1]
 
     try:
@@ -144,6 +149,15 @@ def handled(*pods: Pod, what: str = "end") -> list[str]:
         for line in pod.member.lines
         if line.startswith(f"{what} ")
     ]
+
+
+def owners(kafka: KafkaCluster, group: str) -> dict[str, set[int]]:
+    """The partitions of each static member, by its name in the group."""
+    [described] = kafka.admin.describe_consumer_groups([group]).values()
+    return {
+        str(member.group_instance_id): {part.partition for part in member.assignment.topic_partitions}
+        for member in described.result(10).members
+    }
 
 
 def _at_least(count: int, pods: Sequence[Pod]) -> bool:
@@ -190,6 +204,42 @@ def test_H1_a_rolling_restart_in_the_order_of_kubernetes_handles_each_message_on
     wait_until(lambda: kafka.lag(group, topic) == 0, 30, "all to be committed")
     assert len(handled(*pods)) == produced, "some were handled twice"
     assert len(kafka.members(group)) == REPLICAS
+
+
+def test_a_pod_of_a_stateful_set_comes_back_as_the_same_member_and_no_partition_moves(
+    render: Callable[..., Chart], kafka: KafkaCluster, topic: str, group: str
+) -> None:
+    """Static membership: its name in the group is its pod's. Its successor starts when it is gone."""
+    kafka.set_group_config(group, consumer_session_timeout_ms="45000")
+    chart = render(values={"kind": "StatefulSet"})
+    template = chart.template("StatefulSet")
+    names = [f"billing-streamloop-{number}" for number in range(REPLICAS)]
+    pods = [chart.node.start(template, name) for name in names]
+    produced = 0
+
+    def produce() -> None:
+        nonlocal produced
+        for partition in range(6):
+            kafka.produce(topic, orders(*[{"sleep": 0.05}] * 5, partition=partition))
+        produced += 30
+
+    def settled() -> bool:
+        owned = owners(kafka, group)
+        return set(owned) == set(names) and sum(map(len, owned.values())) == 6
+
+    wait_until(settled, 60, lambda: f"three members with all partitions; {owners(kafka, group)}")
+    produce()
+    wait_until(lambda: len(handled(*pods)) == produced, 60, "the first messages")
+    before = owners(kafka, group)
+    pods[1].delete()
+    assert pods[1].gone() == 0
+    produce()
+    pods.append(chart.node.start(template, names[1]))
+    wait_until(lambda: len(set(handled(*pods))) == produced, 60, "all messages")
+    assert owners(kafka, group) == before
+    wait_until(lambda: kafka.lag(group, topic) == 0, 30, "all to be committed")
+    assert len(handled(*pods)) == produced, "some were handled twice"
+    assert handled(pods[-1]), "what its predecessor had was not left to it"
 
 
 def test_the_probes_answer_through_start_work_and_drain(
@@ -332,3 +382,18 @@ def test_the_pod_of_helm_test_finds_the_topics_and_ends_well(render: Callable[..
     chart = render()
     pod = chart.node.start(chart.template("Job", "billing-streamloop-test"), "test")
     assert pod.member.wait(60) == 0, pod.member.lines
+
+
+def test_the_hook_that_makes_topics_makes_what_is_missing_and_changes_nothing(
+    render: Callable[..., Chart], kafka: KafkaCluster, topic: str
+) -> None:
+    missing = unique_name("missing")
+    wanted = [
+        {"name": missing, "create": {"partitions": 3, "config": {"retention.ms": 3_600_000}}},
+        {"name": topic, "create": {"partitions": 12}},
+    ]
+    chart = render(values={"topicsJob": {"enabled": True}, "topics": wanted})
+    pod = chart.node.start(chart.template("Job", "billing-streamloop-topics"), "topics")
+    assert pod.member.wait(60) == 0, pod.member.lines
+    described = kafka.admin.list_topics(timeout=10).topics
+    assert {name: len(described[name].partitions) for name in (missing, topic)} == {missing: 3, topic: 6}

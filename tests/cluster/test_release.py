@@ -49,6 +49,16 @@ def pace(drains_in: float, starts_in: float = 0.5) -> dict[str, Any]:
     return {"podAnnotations": annotations}
 
 
+def logged_in_by(secret: str) -> dict[str, Any]:
+    """Values of members that log in with the password of this Secret."""
+    settings = {
+        "security_protocol": "sasl_plaintext",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "shop",
+    }
+    return {"settings": settings, "auth": {"sasl": {"existingSecret": secret}}}
+
+
 def longest_drain(release: Release, given: dict[str, Any]) -> int:
     """Seconds that a pod may take until it has left the group, when everything takes as long as it may."""
     settings = Settings.load(given["settings"], env={}).settings
@@ -119,27 +129,37 @@ def test_a_rollout_with_wrong_credentials_stops_at_the_first_pod_and_the_old_one
     secret("credentials", password="right")
     secret("wrong-credentials", password="wrong")
 
-    def logged_in_by(name: str) -> dict[str, Any]:
-        sasl = {"sasl": {"existingSecret": name}}
-        settings = {
-            "security_protocol": "sasl_plaintext",
-            "sasl_mechanism": "PLAIN",
-            "sasl_username": "shop",
-        }
-        return values(QUICK, {"settings": settings, "auth": sasl})
-
-    release.install(logged_in_by("credentials"))
+    release.install(values(QUICK, logged_in_by("credentials")))
     release.wait_rolled_out(REPLICAS)
     old = release.serving()
     with release.watched() as watch:
         with pytest.raises(HelmError):
-            release.upgrade(logged_in_by("wrong-credentials"), "--timeout", "12s")
+            release.upgrade(values(QUICK, logged_in_by("wrong-credentials")), "--timeout", "12s")
         assert len(release.serving() & old) == REPLICAS - 1
         assert len(release.pods()) == REPLICAS, "more than one new pod was started"
         release.rollback()
         release.wait_rolled_out(REPLICAS)
     assert watch.most(lambda moment: moment.out(REPLICAS)) == 1, watch.told()
     assert len(release.serving() & old) == REPLICAS - 1, "an old pod was replaced on the way back"
+
+
+def test_an_upgrade_whose_topics_can_not_be_made_touches_no_pod(
+    release: Release, secret: Callable[..., None]
+) -> None:
+    """The hook comes first, and with it what is wrong with the credentials."""
+    secret("credentials", password="right")
+    secret("wrong-credentials", password="wrong")
+    hook = {
+        "topicsJob": {"enabled": True, "backoffLimit": 0},
+        "topics": [{"name": "orders", "create": {"partitions": 3}}],
+    }
+    release.install(values(QUICK, hook, logged_in_by("credentials")))
+    release.wait_rolled_out(REPLICAS)
+    old = release.serving()
+    with release.watched() as watch, pytest.raises(HelmError, match="topics"):
+        release.upgrade(values(QUICK, hook, logged_in_by("wrong-credentials")), "--timeout", "60s")
+    assert {moment.serving for moment in watch.moments} == {frozenset(old)}, watch.told()
+    assert watch.most(lambda moment: len(moment.starting) + len(moment.leaving)) == 0, watch.told()
 
 
 def test_an_eviction_respects_the_budget_and_a_pod_that_never_got_ready_is_no_obstacle(
