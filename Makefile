@@ -48,8 +48,8 @@ test-broker: $(STAMP) ## the tests on a real Apache Kafka: needs Java 17 and Mav
 test-stack: $(STAMP) ## the tests with Jaeger, Prometheus, promtool and compose's reader: needs Go
 	$(BIN)/python -m pytest -m "tools and not broker" --ignore=tests/chart --ignore=tests/cluster $(ARGS)
 
-test-jaeger: $(STAMP) ## the life of an order in a real Jaeger, and a collector that is away: needs Go
-	$(BIN)/python -m pytest tests/jaeger $(ARGS)
+test-jaeger: $(STAMP) ## the life of an order on a real Kafka in a real Jaeger, and a collector that is away: needs Java, Maven and Go
+	$(BIN)/python -m pytest tests/jaeger tests/broker/test_life_in_jaeger.py $(ARGS)
 
 test-chart: $(STAMP) ## the Helm chart: rendered, validated, and on a Kubernetes control plane: needs Go
 	$(BIN)/python -m pytest tests/chart tests/cluster $(ARGS)

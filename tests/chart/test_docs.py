@@ -60,7 +60,7 @@ def test_the_table_of_the_end_has_the_bounds_of_the_program() -> None:
     longest = shutdown.longest(settings)
     assert sum(named.values()) + sum(fixed) == longest.grace
     assert f"{longest.grace:g} s of `terminationGracePeriodSeconds`" in DEPLOY
-    assert f"`minReadySeconds`: {longest.left:g} s" in DEPLOY
+    assert f"`minReadySeconds`: {longest.away:g} s" in DEPLOY
     assert f"{longest.grace:g} s with the defaults" in (ROOT / "docs/operations.md").read_text(
         encoding="utf-8"
     )

@@ -72,8 +72,8 @@ SASL = {"auth": {"sasl": {"existingSecret": "login"}}}
             "minReadySeconds is 30 but a pod drains for up to 35 s",
         ),
         (
-            {"progressDeadlineSeconds": 42},
-            "progressDeadlineSeconds is 42, not more than minReadySeconds (42)",
+            {"progressDeadlineSeconds": 44},
+            "progressDeadlineSeconds is 44, not more than minReadySeconds (44)",
         ),
         ({"settings": {"termination_grace": "2m"}}, "settings.termination_grace is 2m but the pod has 65 s"),
         ({"settings": {"ops_address": "127.0.0.1:9464"}}, "can't reach it. Set it to 0.0.0.0:9464"),

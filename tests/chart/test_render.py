@@ -371,10 +371,10 @@ def test_the_notes_say_what_to_look_at_next(helm: Helm) -> None:
         assert line in notes, line
 
 
-def test_the_hook_of_helm_test_is_a_job_that_checks_from_inside(helm: Helm) -> None:
+def test_the_hook_of_helm_test_is_a_job_that_looks_from_inside(helm: Helm) -> None:
     [check] = [each for each in helm.template(CHART, values=BASE) if is_hook(each)]
     assert (check["kind"], check["metadata"]["annotations"]["helm.sh/hook"]) == ("Job", "test")
-    assert check["spec"]["template"]["spec"]["containers"][0]["args"] == ["check", "app:loop"]
+    assert check["spec"]["template"]["spec"]["containers"][0]["args"] == ["doctor", "app:loop"]
 
 
 def test_before_the_release_nothing_of_it_is_needed(helm: Helm) -> None:

@@ -103,7 +103,7 @@ def test_the_grace_period_and_the_time_until_ready_are_the_sum_of_all_bounds(
     spec = member(objects)["spec"]
     assert spec["terminationGracePeriodSeconds"] == math.ceil(pre_stop + longest.grace)
     deployment = one(objects, "Deployment")["spec"]
-    assert deployment["minReadySeconds"] == math.ceil(pre_stop + longest.left) + 1
+    assert deployment["minReadySeconds"] == math.ceil(pre_stop + longest.away)
     assert deployment["progressDeadlineSeconds"] > deployment["minReadySeconds"]
 
 

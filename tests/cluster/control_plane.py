@@ -119,7 +119,15 @@ class ApiServer(Program):
 
     def ready(self) -> bool:
         self._api = None
-        return self.certificate.exists() and self.api.healthy()
+        return _is_whole(self.certificate) and self.api.healthy()
+
+
+def _is_whole(certificate: Path) -> bool:
+    """Whether its file is there, and written to its end."""
+    try:
+        return certificate.read_text(encoding="ascii").rstrip().endswith("-----END CERTIFICATE-----")
+    except FileNotFoundError:
+        return False
 
 
 class _Client(Program):
@@ -153,7 +161,9 @@ class _Serving(_Client):
     def ready(self) -> bool:
         assert self.folder is not None
         certificate = next((self.folder / "certificates").glob("*.crt"), None)
-        return certificate is not None and Api(f"https://{address(self.ports[0])}", "", certificate).healthy()
+        if certificate is None or not _is_whole(certificate):
+            return False
+        return Api(f"https://{address(self.ports[0])}", "", certificate).healthy()
 
 
 class ControllerManager(_Serving):

@@ -62,11 +62,14 @@ The settings file, and the sums that follow from it. What the chart knows (paths
 {{- addf (float64 $sleep) (float64 .Values.preStopSeconds) -}}
 {{- end -}}
 
-{{/* Seconds from the deletion of a pod until its member has left the group, when nothing ends before its bound. */}}
+{{/*
+Seconds from the deletion of a pod until its member has left the group, when nothing ends before its bound; with a margin, since
+Kubernetes notes when a pod became ready without its fraction of a second, and needs a moment to remove the old one.
+*/}}
 {{- define "streamloop.leave" -}}
 {{- $bounds := (fromYaml (include "streamloop.model" .)).bounds -}}
 {{- $drain := include "streamloop.settingSeconds" (list . "drain_timeout") | float64 -}}
-{{- printf "%.0f" (ceil (addf (include "streamloop.preStop" . | float64) $drain $bounds.leave)) -}}
+{{- printf "%.0f" (ceil (addf (include "streamloop.preStop" . | float64) $drain $bounds.leave $bounds.margin)) -}}
 {{- end -}}
 
 {{/* Seconds from the deletion of a pod until its process has ended, and a margin. */}}
@@ -89,8 +92,7 @@ The settings file, and the sums that follow from it. What the chart knows (paths
 
 {{- define "streamloop.minReady" -}}
 {{- if kindIs "invalid" .Values.minReadySeconds -}}
-{{- /* And a second: Kubernetes notes when a pod became ready without its fraction, and so counts up to one too many. */ -}}
-{{- add (include "streamloop.leave" . | int64) 1 -}}
+{{- include "streamloop.leave" . -}}
 {{- else -}}
 {{- int64 .Values.minReadySeconds -}}
 {{- end -}}
