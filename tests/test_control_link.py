@@ -27,7 +27,9 @@ from tests.realkafka.waiting import wait_until
 from tests.test_control import record, status
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from streamloop.kafka.topic_admin import NewlyMade
 
 
 class FakeMessage:
@@ -87,11 +89,9 @@ class FakeTopic:
             raise answer
         return {"billing.control": answer}
 
-    def create(
-        self, name: str, partitions: int, factor: int, config: dict[str, str], timeout: float
-    ) -> str | None:
-        self.created = (name, partitions, factor, config)
-        return self.refuses or None
+    def create(self, topics: Sequence[NewlyMade], timeout: float) -> dict[str, str]:
+        [self.created] = topics
+        return {self.created.name: self.refuses} if self.refuses else {}
 
     # -- the Consumer
 
@@ -216,9 +216,9 @@ def test_a_missing_topic_is_made_compacted_with_one_partition_as_safe_as_the_sou
     source = TopicFacts("orders", "x", 9, replication_factor=3, min_insync_replicas=2)
     linked.link._facts = lambda: [source]
     linked.start()
-    name, partitions, factor, config = linked.topic.created
-    assert (name, partitions, factor) == ("billing.control", 1, 3)
-    assert (config["cleanup.policy"], config["min.insync.replicas"]) == ("compact", "2")
+    made = linked.topic.created
+    assert (made.name, made.partitions, made.replication_factor) == ("billing.control", 1, 3)
+    assert (made.config["cleanup.policy"], made.config["min.insync.replicas"]) == ("compact", "2")
 
 
 @pytest.mark.parametrize(
