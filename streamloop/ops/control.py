@@ -19,8 +19,10 @@ from streamloop.version import __version__
 
 if TYPE_CHECKING:
     from streamloop.lifecycle import Run
+    from streamloop.ops.console.application import Console
     from streamloop.ops.guard import Guard
     from streamloop.ops.observer import Observer
+    from streamloop.ops.web import Handler
     from streamloop.status import LoopStatus
 
 log = logging.getLogger("streamloop.ops")
@@ -30,8 +32,10 @@ QUOTING: Final = frozenset({Reason.BREAKER.value, Reason.DEAD_LETTER_RATE.value}
 HIDDEN: Final = "(the read token shows it)"
 
 
-def control_application(run: Run, observer: Observer, guard: Guard) -> Application:
-    """The application of one run."""
+def control_application(
+    run: Run, observer: Observer, guard: Guard, console: Console | None = None
+) -> Application:
+    """The application of one run. ``console``: None: it is off."""
     lock = threading.Lock()
 
     def status(request: Request) -> Answer:
@@ -61,14 +65,14 @@ def control_application(run: Run, observer: Observer, guard: Guard) -> Applicati
         paused = sorted(run.paused, key=repr)
         return answer_json({"paused": [{"topic": each[0], "partition": each[1]} for each in paused]})
 
-    return Application(
-        {
-            "/status": {"GET": status},
-            "/pause": {"POST": lambda request: hold(request, held=True)},
-            "/resume": {"POST": lambda request: hold(request, held=False)},
-        },
-        guard.check_host,
-    )
+    routes: dict[str, dict[str, Handler]] = {
+        "/status": {"GET": status},
+        "/pause": {"POST": lambda request: hold(request, held=True)},
+        "/resume": {"POST": lambda request: hold(request, held=False)},
+    }
+    if console is not None:
+        routes |= console.routes(list(routes))
+    return Application(routes, guard.check_host)
 
 
 def _status(observer: Observer, *, everything: bool) -> dict[str, Any]:

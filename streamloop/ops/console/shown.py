@@ -1,0 +1,95 @@
+"""What others wrote, as texts that are safe to show: bounded, and without characters that act or mislead.
+
+The page puts texts into text nodes only, so that markup stays text. Here control characters and those that
+change the direction of writing become visible escapes: a value can't hide what it is. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from streamloop.telemetry.logs import printable
+
+LONGEST_VALUE: Final = 64 * 1024
+"""Bytes of a value that are shown; the whole of it stays in the topic."""
+LONGEST_HEADER: Final = 4 * 1024
+LONGEST_KEY: Final = 1024
+LONGEST_HEX: Final = 4 * 1024
+MOST_HEADERS: Final = 200
+LONGEST_ERROR: Final = 2_000
+
+
+def shown_text(text: str, longest: int = LONGEST_ERROR) -> str:
+    """One line of another's text."""
+    return printable(text[:longest]) + ("…" if len(text) > longest else "")
+
+
+def shown_bytes(content: bytes | None, longest: int = LONGEST_VALUE) -> dict[str, Any]:
+    """``kind``: null, empty, json (``text`` is indented, ``raw`` as it was), text or hex.
+
+    ``size`` in bytes; ``shown``: how many of them ``text`` stands for.
+    """
+    if content is None:
+        return {"kind": "null", "text": "", "size": 0, "shown": 0}
+    if not content:
+        return {"kind": "empty", "text": "", "size": 0, "shown": 0}
+    size = len(content)
+    text = _decoded(content, longest)
+    if text is None:
+        head = content[: min(longest, LONGEST_HEX)]
+        return {"kind": "hex", "text": _hex(head), "size": size, "shown": len(head)}
+    shown = {"kind": "text", "text": _lines(text), "size": size, "shown": min(size, longest)}
+    indented = _indented(text) if size <= longest else None
+    if indented is not None:
+        shown.update(kind="json", text=_lines(indented), raw=shown["text"])
+    return shown
+
+
+def _decoded(content: bytes, longest: int) -> str | None:
+    head = content[:longest]
+    for cut in range(4 if len(content) > longest else 1):  # a character may be cut in two at the end
+        try:
+            text = head[: len(head) - cut].decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        # A text with NULs is binary that happens to decode.
+        return None if "\0" in text else text
+    return None
+
+
+def _indented(text: str) -> str | None:
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        indented = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+    return indented if len(indented) <= 4 * LONGEST_VALUE else None
+
+
+def _lines(text: str) -> str:
+    return "\n".join(
+        "\t".join(map(printable, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n")
+    )
+
+
+def _hex(content: bytes) -> str:
+    lines = []
+    for start in range(0, len(content), 16):
+        row = content[start : start + 16]
+        letters = "".join(chr(c) if 0x20 <= c < 0x7F else "." for c in row)
+        lines.append(f"{start:06x}  {row.hex(' '):<47}  {letters}")
+    return "\n".join(lines)
+
+
+def shown_headers(headers: list[tuple[str, bytes | None]]) -> list[dict[str, Any]]:
+    """Each header with its name; what is beyond the bound is counted in a last one without a name."""
+    shown: list[dict[str, Any]] = [
+        {"name": shown_text(name, 256), "value": shown_bytes(value, LONGEST_HEADER)}
+        for name, value in headers[:MOST_HEADERS]
+    ]
+    if len(headers) > MOST_HEADERS:
+        left = f"and {len(headers) - MOST_HEADERS} more headers"
+        shown.append({"name": "", "value": {"kind": "text", "text": left, "size": 0, "shown": 0}})
+    return shown
