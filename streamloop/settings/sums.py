@@ -132,8 +132,8 @@ def _console(settings: Settings) -> list[Problem]:
     where = f"console is on ({settings.origin('console')})"
     if settings.control_address is None:
         sentence = (
-            f"{where}, and control_address is not set: the console is served there. Set control_address, such "
-            "as 127.0.0.1:9465, or turn the console off."
+            f"{where}, and control_address is not set: the console is served there. Set control_address, "
+            "such as 127.0.0.1:9465, or turn the console off."
         )
         return [Problem(Severity.ERROR, "control_address", sentence)]
     problems = []

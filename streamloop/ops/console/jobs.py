@@ -1,8 +1,8 @@
-"""What takes longer than an answer may: reading dead letters, a dry run, a replay. Each in a thread of its own.
+"""What takes longer than an answer may: reading dead letters, a dry run, a replay. Each in its own thread.
 
-Starting one answers at once; its progress and its result are asked for later. All is bounded: how many run, how
-many results are kept, and how long one goes on that nobody asks for any more (its page was closed). A replay
-goes on without its page. Called by the console's API; ``drain`` and ``close`` by the run's operations.
+Starting one answers at once; its progress and its result are asked for later. All is bounded: how many run,
+how many results are kept, and how long one goes on that nobody asks for any more (its page was closed). A
+replay goes on without its page. Called by the console's API; ``drain`` and ``close`` by the run's operations.
 """
 
 from __future__ import annotations

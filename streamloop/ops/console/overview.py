@@ -45,9 +45,9 @@ def overview(run: Run, observer: Observer, *, may_read: bool) -> dict[str, Any]:
             "who": "",
             "since": None,
             "reason": "",
-            "member": run.settings.member,
+            "waiting": "",
         }
-        for topic, partition in sorted(run.paused, key=lambda each: (each[0] or "", each[1] or -1))
+        for topic, partition in sorted(run.paused, key=repr)
     ]
     return {
         "at": now,

@@ -1,7 +1,8 @@
 """The page's files, from the package, with the headers that keep it to itself.
 
 The policy allows scripts and styles from files of ours, and connections to us; nothing inline, nothing from
-elsewhere, no frame around it, and no text that becomes markup (trusted types: none). Called by ``application``.
+elsewhere, no frame around it, and no text that becomes markup (trusted types: none). Called by
+``application``.
 """
 
 from __future__ import annotations

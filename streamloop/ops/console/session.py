@@ -1,8 +1,8 @@
 """Who is signed in: a signed cookie that every member accepts, and that no member has to remember.
 
-The keys are derived from the tokens, so that a cookie of one member is good at the others, and a token that is
-replaced ends the sessions that it began. A cookie holds a name, rights and an end; never a token. Called by
-``access``.
+The keys are derived from the tokens, so that a cookie of one member is good at the others, and a token that
+is replaced ends the sessions that it began. A cookie holds a name, rights and an end; never a token. Called
+by ``access``.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def trace_of(url: str, given: str) -> dict[str, Any]:
     if not spans:
         raise RefusedError(
             404,
-            f"Jaeger has no trace {trace_id}: it was not sampled, is older than what Jaeger keeps, or its spans "
-            "are still on their way (some seconds)",
+            f"Jaeger has no trace {trace_id}: it was not sampled, is older than what Jaeger keeps, or its "
+            "spans are still on their way (some seconds)",
         )
     return trace_view(trace_id, spans)
 
@@ -51,7 +51,7 @@ def trace_view(trace_id: str, spans: Sequence[Span]) -> dict[str, Any]:
     began = min(span.start for span in spans)
     scale = Scale(spans, COLUMNS)
     known = {span.span_id for span in spans}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for depth, span in tree(spans):
         if len(rows) == MOST_SPANS:
             break

@@ -15,6 +15,7 @@ export function plural(count, one, many = `${one}s`) {
 export function age(seconds) {
   if (typeof seconds !== "number" || !Number.isFinite(seconds)) return NONE;
   const given = Math.max(0, seconds);
+  if (given === 0) return "0 s";
   if (given < 10) return `${given.toFixed(1)} s`;
   const rounded = Math.round(given);
   for (const [unit, name, below, lower] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]]) {

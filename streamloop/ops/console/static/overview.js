@@ -64,7 +64,7 @@ export function mount(root, _args, app) {
 
   function tiles() {
     const sums = seen.totals;
-    const reasons = Object.entries(sums.held_by).map(([name, count]) => `${reason(name)} ${count}`).join(", ");
+    const reasons = Object.entries(sums.held_by).map(([name, count]) => `${count} ${reason(name)}`).join(", ");
     const busy = Object.keys(sums.held_by).some((name) => tone(name) !== "plain");
     return h("dl", { class: "tiles", "data-key": "tiles" },
       tile("Members", number(sums.members), sums.gone ? `${sums.gone} gone` : plural(sums.partitions, "source partition"), sums.gone ? "bad" : null),
@@ -103,7 +103,7 @@ export function mount(root, _args, app) {
       cell("Lag", number(each.lag), "n"),
       cell("Oldest", age(each.lag_seconds), "n"),
       cell("Buffered", number(each.buffered), "n"),
-      cell("Held, and why", held.length ? held.map(([name, text]) => h("div", null, badge(reason(name), tone(name)), text && data(text, "why"))).concat(holder(each)) : h("span", { class: "muted" }, "flows"), "full wide"),
+      cell("Held, and why", held.length ? held.map(([name, text]) => h("div", null, badge(reason(name), tone(name)), text && data(text, "why"))).concat(holder(each)) : h("span", { class: "muted" }, "flows"), held.length ? "full wide" : "wide none"),
       h("td", { class: "fit" }, operator
         ? own && h("button", { class: "slim", "aria-label": `Resume ${place}`, onclick: () => resume(each.topic, each.partition) }, "Resume")
         : h("button", { class: "slim quiet", "aria-label": `Pause ${place}`, onclick: () => pause(each.topic, each.partition) }, "Pause")));

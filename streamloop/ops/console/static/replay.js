@@ -88,9 +88,8 @@ export function mount(root, _args, app) {
           field("Messages a second", input("rate", { id: "o-rate", type: "number", min: "0.1", step: "any", inputmode: "decimal", value: options.rate, oninput: set("rate") }), "Empty: as fast as it goes."),
           field("At most", input("limit", { id: "o-limit", type: "number", min: 1, inputmode: "numeric", value: options.limit, oninput: set("limit") }), "Empty: all that are open."),
           field("First, and wait for them", input("canary", { id: "o-canary", type: "number", min: 0, inputmode: "numeric", value: options.canary, oninput: set("canary") }), "When too many of these fail again it stops. 0: none go first."))),
-        h("div", { class: "in" },
+        h("div", { class: "in stack" },
           h("label", { class: "check" }, h("input", { type: "checkbox", checked: options.again, onchange: set("again") }), h("span", null, "Again, also what was replayed before", h("span", { class: "why" }, "These can be handled twice."))),
-          h("p", null, " "),
           h("label", { class: "check" }, h("input", { type: "checkbox", checked: options.takeover, onchange: set("takeover") }), h("span", null, "Take over from a replay that runs elsewhere", h("span", { class: "why" }, "It ends, and this one goes on from what it has done.")))),
         h("div", { class: "in actions" },
           h("button", { type: "submit", class: "main", disabled: !possible }, would > 0 ? `Replay ${plural(options.limit ? Math.min(would, Number(options.limit)) : would, "message")}` : "Replay"),
@@ -112,7 +111,7 @@ export function mount(root, _args, app) {
         job.state === "stopped" && note("warn", data(job.stopped_because || "It was stopped.")),
         (result.note || (record && record.note)) && note(job.state === "done" ? "ok" : "warn", data(result.note || record.note))),
       h("div", { class: "in" }, outcomeParts((record && record.counts) || job.progress.counts || {}, (record && record.outcomes) || job.progress.outcomes || {})),
-      record && h("div", { class: "in" }, runFacts(record), h("p", null, h("a", { href: `#/replays/${encodeURIComponent(record.run)}` }, "This replay's record"))));
+      record && h("div", { class: "in" }, runFacts(record), h("p", { class: "more" }, h("a", { href: `#/replays/${encodeURIComponent(record.run)}` }, "This replay's record"))));
   }
 
   async function look() {
