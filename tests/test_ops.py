@@ -233,6 +233,7 @@ def test_a_request_without_a_host_is_refused(running: RunningLoop) -> None:
 
 def test_pause_and_resume_need_the_act_token_and_hold_what_they_name() -> None:
     with RunningLoop(nothing, control_act_token=ACT, control_read_token=READ) as loop:
+        wait_until(lambda: loop.run.control is not None and loop.run.control.on, 20, "the control topic")
         wait_until(lambda: loop.metric("loop_assigned_partitions", topic="orders") == 2, 20, "the assignment")
         without = loop.control("/pause", method="POST")
         assert (without.status, without.headers["www-authenticate"]) == (401, "Bearer")
@@ -240,13 +241,15 @@ def test_pause_and_resume_need_the_act_token_and_hold_what_they_name() -> None:
         headers = {**bearer(ACT), "Content-Type": "application/json"}
         body = json.dumps({"topic": "orders", "partition": 1}).encode()
         paused = loop.control("/pause", method="POST", headers=headers, body=body)
-        assert (paused.status, paused.json) == (200, {"paused": [{"topic": "orders", "partition": 1}]})
+        assert (paused.status, paused.json["scope"]) == (200, "group")
+        [hold] = paused.json["paused"]
+        assert (hold["topic"], hold["partition"], hold["by"]) == ("orders", 1, "127.0.0.1")
         wait_until(
             lambda: loop.metric("loop_held_seconds", partition="1", reason="operator") > 0, 10, "the hold"
         )
         assert loop.metric("loop_held_partitions", reason="operator") == 1
         resumed = loop.control("/resume", method="POST", headers=bearer(ACT))
-        assert resumed.json == {"paused": []}
+        assert resumed.json == {"scope": "group", "paused": []}
         wait_until(lambda: loop.metric("loop_held_partitions", reason="operator") == 0, 10, "its end")
 
 
@@ -262,6 +265,7 @@ def test_pause_and_resume_need_the_act_token_and_hold_what_they_name() -> None:
         (b'{"partition": 1}', "application/json", 400, "needs its topic"),
         (b'{"topic": "other"}', "application/json", 400, "it reads orders"),
         (b'{"topics": "orders"}', "application/json", 400, "'topics' is unknown"),
+        (b'{"scope": "world"}', "application/json", 400, "scope is group or member"),
         (b" " * (LONGEST_BODY + 1), "application/json", 413, "larger"),
     ],
 )
@@ -272,7 +276,7 @@ def test_a_bad_body_says_what_is_wrong_with_it_and_pauses_nothing(
     refused = running.control("/pause", method="POST", headers=headers, body=body)
     assert refused.status == status
     assert says in refused.json["error"]
-    assert running.run.paused == frozenset()
+    assert running.run.operators.status() == ()
 
 
 def test_without_an_act_token_nobody_acts_and_without_a_read_token_nobody_sees() -> None:

@@ -20,6 +20,7 @@ import click
 
 from streamloop.cli.logs import set_up_logging
 from streamloop.cli.options import overrides, with_settings
+from streamloop.cli.pause import pause, resume
 from streamloop.cli.target import load_loop
 from streamloop.cli.top import top
 from streamloop.cli.trace import trace
@@ -177,6 +178,8 @@ def version() -> None:
         click.echo(f"{name} {number}")
 
 
+main.add_command(pause)
+main.add_command(resume)
 main.add_command(top)
 main.add_command(trace)
 

@@ -180,6 +180,32 @@ class TopicAdmin:
             return {**found, **self._offsets(later, _LATEST, deadline, stable=stable)}
         return self._offsets(wanted, _EARLIEST if start == "earliest" else _LATEST, deadline, stable=stable)
 
+    def create(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str], timeout: float
+    ) -> str | None:
+        """Create a topic and wait until it is listed. None: it is there; otherwise why not.
+
+        ``replication_factor`` -1: the broker's default. Raises BrokersUnreachableError.
+        """
+        deadline = self._clock() + timeout
+        self._first_look(deadline)
+        try:
+            if self._has_admin_api:
+                new = NewTopic(name, partitions, replication_factor, config=dict(config))
+                seconds = self._left(deadline)
+                made = self._client.create_topics([new], request_timeout=seconds, operation_timeout=seconds)
+                made[name].result(seconds)
+            else:
+                # Asked for a topic by its name, a broker without the admin API may create it by itself.
+                self._client.list_topics(name, timeout=self._left(deadline))
+        except KafkaException as error:
+            if _code(error) != ALREADY_EXISTS:
+                return _text(error)
+        except TimeoutError:
+            return "no broker answered in time"
+        self._await_listed([name], deadline)
+        return None
+
     # -- asking
 
     def _left(self, deadline: float) -> float:

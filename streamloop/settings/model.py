@@ -494,6 +494,13 @@ class Settings(HandlerSettings):
     """
     jaeger_link: Annotated[Annotated[Text, AfterValidator(units.web_address)] | None, NoneWord] = None
     """Jaeger's own page as a browser reaches it: trace ids become links to it. none: no links."""
+    control_topic: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = "auto"
+    """The topic in which the group's members tell each other how they are and what operators hold.
+
+    auto: used where it exists or may be created. off: each member is on its own.
+    """
+    control_topic_name: Text = "{group}.control"
+    """Name of the control topic."""
     metrics_exporter: Annotated[Literal["auto", "otlp", "none"], Word] = "auto"
     """Whether metrics are pushed over OTLP. auto: when OTEL_METRICS_EXPORTER or an OTLP endpoint is set."""
 
@@ -527,6 +534,11 @@ class Settings(HandlerSettings):
     """Settings of single consumers, by the consumer's name."""
 
     _assigned: Mapping[SettingPath, Assignment] | None = PrivateAttr(default=None)
+
+    @field_validator("control_topic_name")
+    @classmethod
+    def _control_template(cls, value: str) -> str:
+        return _check_template(value, ("group",), ("group",))
 
     @staticmethod
     def load(
