@@ -126,7 +126,7 @@ class Core:
         """Why an operator holds a partition ('': nobody does): asked before anything of it starts."""
         self.tracing = tracing
         if tracing is not None:
-            tracing.know(topics.is_source)
+            tracing.know(topics.is_source, topics.is_replay)
             self.step_log.ids = tracing.ids_of
         self._topics = topics
         self._loop = asyncio.get_running_loop()

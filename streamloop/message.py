@@ -148,6 +148,16 @@ class Message:
         return past.original_timestamp if past is not None else self.delivery.timestamp
 
     @property
+    def replay_id(self) -> str | None:
+        """The run of ``streamloop dlq replay`` that brought it back last; None when none did."""
+        return self._past.replay_id if self._past is not None else None
+
+    @property
+    def replay_count(self) -> int:
+        """How often it was replayed from dead letter."""
+        return self._past.replay_count if self._past is not None else 0
+
+    @property
     def group(self) -> str:
         """The consumer group."""
         return self._host.group

@@ -349,7 +349,7 @@ class Finder:
         fill = {"topic": topic, "group": self._group}
         pattern = re.escape(template.format(**fill, delay="\0")).replace("\0", ".+")
         kinds = {name: "retry" for name in there if re.fullmatch(pattern, name) and name != topic}
-        named = {f"{topic}.{self._group}.replay": "replay", usual.dead_letter_topic(topic): "dead letter"}
+        named = {usual.replay_topic(topic): "replay", usual.dead_letter_topic(topic): "dead letter"}
         kinds |= {name: kind for name, kind in named.items() if name in there}
         for name in also:
             if name not in there:

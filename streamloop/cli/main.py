@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from streamloop.cli.dlq import dlq
 from streamloop.cli.logs import set_up_logging
 from streamloop.cli.options import overrides, with_settings
 from streamloop.cli.pause import pause, resume
@@ -180,6 +181,7 @@ def version() -> None:
 
 main.add_command(pause)
 main.add_command(resume)
+main.add_command(dlq)
 main.add_command(top)
 main.add_command(trace)
 

@@ -221,6 +221,45 @@ def route_headers(
     return routed
 
 
+def replay_headers(
+    headers: RawHeaders | None,
+    *,
+    original: Coordinates | None,
+    group: str,
+    replay_id: str,
+    replay_count: int,
+    replayed_from: str,
+    now_ms: int,
+    not_before_ms: int | None = None,
+) -> RawHeaders:
+    """The headers of a dead letter that goes back to be handled: the user's byte for byte, the trace too.
+
+    ``original``: where it first failed, if that is known. ``replayed_from``: topic/partition/offset of the
+    dead letter. ``replay_count``: how often it was replayed, this time included. ``now_ms`` and
+    ``not_before_ms`` (retry topics only): epoch ms. What is said of the failures stays with the dead letter:
+    attempts and age start anew.
+    """
+    replayed = user_headers(headers)
+
+    def put(name: str, value: str | int) -> None:
+        replayed.append((name, str(value).encode("utf-8", "backslashreplace")))
+
+    if original is not None:
+        put(ORIGINAL_TOPIC, original.topic)
+        put(ORIGINAL_PARTITION, original.partition)
+        put(ORIGINAL_OFFSET, original.offset)
+        if original.timestamp_ms is not None and original.timestamp_ms >= 0:
+            put(ORIGINAL_TIMESTAMP, original.timestamp_ms)
+        put(ORIGINAL_GROUP, group)
+    if not_before_ms is not None:
+        put(NOT_BEFORE, not_before_ms)
+    put(REPLAY_ID, replay_id)
+    put(REPLAY_COUNT, replay_count)
+    put(REPLAYED_FROM, replayed_from)
+    put(REPLAYED_AT, now_ms)
+    return replayed
+
+
 _DROPPED_FIRST: Final = (
     (DLQ_MESSAGE,),
     (ERROR_MESSAGE,),

@@ -99,7 +99,8 @@ class Tracing:
     """The spans of one run. ``ids``: of a provider of our own, whose decisions can be made beforehand.
 
     ``clock``: monotonic seconds; ``wall``: epoch seconds. ``group``, ``client``: as the conventions show
-    them. ``retry_group``: of the Consumer of the retry topics.
+    them. ``retry_group``: of the Consumer of the retry topics. ``link_replays``: what is replayed begins a
+    trace of its own, linked to the message's.
     """
 
     def __init__(
@@ -113,7 +114,9 @@ class Tracing:
         wall: Callable[[], float],
         ids: DrawnIds | None = None,
         keep_failed: bool = True,
+        link_replays: bool = False,
     ) -> None:
+        self._link_replays = link_replays
         self.tracer = tracer
         self.group = group
         self.client = client
@@ -128,13 +131,17 @@ class Tracing:
         self._light = policy.parent_decides and is_w3c()
         self._bound = policy.bound if ids is not None else None
         self._is_source: Callable[[str], bool] = lambda _topic: True
+        self._is_replay: Callable[[str], bool] | None = None
+        """Topics whose messages begin a trace of their own, linked to the one that they bear."""
         self._say_again = clock()
         self._sends: dict[int, tuple[Span, bool]] = {}
         """By publish id: the span, and whether the record is a routed one."""
 
-    def know(self, is_source: Callable[[str], bool]) -> None:
-        """Which topics are source topics; the others are this group's retry topics."""
+    def know(self, is_source: Callable[[str], bool], is_replay: Callable[[str], bool]) -> None:
+        """Which topics are source topics (the others are this group's own), and which are replay topics."""
         self._is_source = is_source
+        if self._link_replays:
+            self._is_replay = is_replay
 
     # ------------------------------------------------------------------------------------------- attempts
 
@@ -143,7 +150,8 @@ class Tracing:
         drawn = False
         origin: Origin | None = None
         attempts = record.attempts
-        if self._light and (attempts is None or attempts.last is None):
+        anew = self._is_replay is not None and self._is_replay(record.part.name.topic)
+        if self._light and (attempts is None or attempts.last is None) and not anew:
             traceparent = tracestate = None
             simple = True
             for name, value in record.message.headers() or ():
@@ -202,6 +210,8 @@ class Tracing:
         """
         if origin is None:
             origin = read_origin(record.message.headers())
+            if self._is_replay is not None and self._is_replay(record.part.name.topic):
+                origin = origin.left()
         context, parent = origin.context, origin.parent
         keep = origin.one_sampled
         last = _trace_of(record)
