@@ -18,11 +18,12 @@ import orjson
 
 from streamloop.errors import StreamLoopError
 from streamloop.ops.console import jobs as jb
-from streamloop.ops.console.overview import overview
+from streamloop.ops.console.overview import Overview
 from streamloop.ops.console.pages import HEADERS
 from streamloop.ops.console.recent import Recent
 from streamloop.ops.console.session import LONGEST_NAME
 from streamloop.ops.console.traces import trace_of
+from streamloop.ops.control import apply_hold, scope_of
 from streamloop.ops.web import JSON, Answer, RefusedError, json_object
 from streamloop.telemetry.logs import printable
 from streamloop.version import __version__
@@ -61,13 +62,12 @@ class Api:
         why_none: str = "",
     ) -> None:
         self._run = run
-        self._observer = observer
+        self._overview_of = Overview(run, observer)
         self._access = access
         self._desk = desk
         self._jobs = jobs
         self._why_none = why_none
         self._slow = threading.Semaphore(1)
-        self._lock = threading.Lock()
         self._runs: Recent[list[dict[str, Any]]] | None = (
             Recent(desk.runs, every=RUNS_EVERY) if desk is not None else None
         )
@@ -174,30 +174,16 @@ class Api:
 
     def _overview(self, request: Request) -> dict[str, Any]:
         viewer = self._access.viewer(request)
-        return overview(self._run, self._observer, may_read=viewer.may_read)
+        return self._overview_of.of(may_read=viewer.may_read)
 
     def _hold(self, request: Request, *, held: bool) -> dict[str, Any]:
         viewer = self._access.actor(request)
         body = json_object(request, {"topic": str, "partition": int, "reason": str})
-        topic, partition = body.get("topic"), body.get("partition")
-        known = self._run.topics
-        if topic is not None and topic not in known:
-            raise RefusedError(400, f"this loop does not read that topic; it reads {', '.join(known)}")
-        if partition is not None and (topic is None or partition < 0):
-            raise RefusedError(400, "a partition is a number of 0 or more, and needs its topic")
-        with self._lock:
-            self._run.operator(topic, partition, held=held)
-        log.warning(
-            "console: %s %s by %s from %s",
-            "paused" if held else "resumed",
-            "everything"
-            if topic is None
-            else printable(topic if partition is None else f"{topic}/{partition}"),
-            viewer.who,
-            printable(request.peer),
-            extra={"kind": "operator"},
-        )
-        return {"done": True, "scope": "member"}
+        scope = scope_of(self._run, body.get("topic"), body.get("partition"))
+        by = f"{viewer.who} ({request.peer})" if viewer.session is not None else viewer.who
+        where = apply_hold(self._run, scope, by, body.get("reason") or "", held=held)
+        self._overview_of.forget()
+        return {"done": True, "scope": where}
 
     # ---------------------------------------------------------------------------------------- dead letters
 

@@ -40,14 +40,15 @@ export function mount(root, _args, app) {
   function notes() {
     const gone = seen.members.filter((each) => each.gone);
     const found = [];
+    if (seen.unreadable.length) found.push(h("div", { class: "note", "data-tone": "warn", "data-key": "unreadable" }, h("span", null, "Of another version, and not shown: ", data(seen.unreadable.join(", ")))));
     if (seen.source !== "group") found.push(h("p", { class: "sub small", "data-key": "source" }, `Shown: ${seen.source_detail}.`));
     for (const hold of seen.holds) {
       const place = hold.topic === null ? "Everything" : hold.partition === null ? hold.topic : `${hold.topic}/${hold.partition}`;
-      found.push(h("div", { class: "note", "data-tone": "warn", "data-key": `hold-${place}` },
-        h("span", null, h("b", null, data(place)), " is paused",
+      found.push(h("div", { class: "note", "data-tone": "warn", "data-key": `hold-${hold.scope}-${place}` },
+        h("span", null, h("b", null, data(place)), hold.scope === "member" ? " is paused at this member" : " is paused",
           hold.who && [" by ", data(hold.who)], hold.since && [", ", when(hold.since)],
           hold.reason && [": ", data(hold.reason)],
-          hold.waiting && h("span", { class: "why" }, `not applied yet by ${hold.waiting}`)),
+          hold.waiting && h("span", { class: "why" }, "not applied yet by ", data(hold.waiting))),
         h("span", { class: "push" }, h("button", { class: "slim", onclick: () => resume(hold.topic, hold.partition) }, "Resume"))));
     }
     if (gone.length) found.push(h("div", { class: "note", "data-tone": "bad", "data-key": "gone" }, h("span", null, `${plural(gone.length, "member")} not heard of any more: `, data(gone.map((each) => each.member).join(", ")))));
@@ -125,7 +126,7 @@ export function mount(root, _args, app) {
           cell("Partitions", number(each.partitions), "n"),
           cell("Lag", number(each.lag), "n"),
           cell("In process", number(each.buffered), "n"),
-          cell("Protocol", data((each.intakes[0] && each.intakes[0].protocol) || NONE)),
+          cell("Protocol", data(each.protocol || NONE)),
           cell("Heard", ago(each.heard), "n")))));
   }
 
