@@ -205,7 +205,8 @@ class Api:
     def _letters(self, request: Request) -> dict[str, Any]:
         viewer = self._access.reading_poster(request)
         body = json_object(request, {"where": dict, "limit": int})
-        desk, where, limit = self._desk_of(), body.get("where") or {}, body.get("limit") or MOST_LETTERS
+        desk, where, limit = self._desk_of(), body.get("where") or {}, body.get("limit")
+        limit = MOST_LETTERS if limit is None else limit
         if not 1 <= limit <= MOST_LETTERS:
             raise RefusedError(400, f"limit is a number from 1 to {MOST_LETTERS}")
         return self._begin(
