@@ -322,6 +322,7 @@ class BoundedReader:
     _consumer: Any = None
     _began: float = 0.0
     _largest: int = 0
+    _astray: bool = False
     _problem: str = ""
 
     def __post_init__(self) -> None:
@@ -390,6 +391,10 @@ class BoundedReader:
     def _open(self) -> None:
         config = reader_config(self.settings, read_committed=self.bounds.read_committed)
         self._consumer = self.consumer_factory(config)
+        self._assign()
+
+    def _assign(self) -> None:
+        self._astray = False
         self._consumer.assign(
             [TopicPartition(topic, partition, left.at) for (topic, partition), left in self._left.items()]
         )
@@ -419,7 +424,7 @@ class BoundedReader:
             largest = max(largest, size)
             offset = message.offset()
             if offset < left.at:
-                continue  # before a seek
+                continue  # it was assigned anew: this one was seen
             if offset < left.range.end:
                 found.append(message)
             left.at = min(offset + 1, left.range.end)
@@ -428,7 +433,10 @@ class BoundedReader:
                 del self._left[place]
         if largest:
             self._largest = largest
-        if finished and self._left:
+        if self._astray and self._left:
+            # A partition whose offset was out of range can't be sought in: its fetcher has stopped.
+            self._assign()
+        elif finished and self._left:
             # Only so that nothing is fetched for nothing.
             self._consumer.pause([TopicPartition(*place) for place in finished])
         return found, sign
@@ -475,8 +483,7 @@ class BoundedReader:
         if left.at >= left.range.end:
             finished.append(place)
             del self._left[place]
-        else:
-            self._consumer.seek(TopicPartition(place[0], place[1], left.at))
+        self._astray = True
         return True
 
     def _tell(self) -> None:
@@ -493,7 +500,7 @@ class BoundedReader:
         why = f" ({self._problem})" if self._problem else ""
         return (
             f"Nothing came from {self._named()} for {self.idle_timeout:g} s{why}, though {self.offsets_left} "
-            "offsets are to be read: is a leader missing?"
+            "offsets are to be read: is a broker or a leader away?"
         )
 
 
