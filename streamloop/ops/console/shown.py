@@ -7,9 +7,14 @@ change the direction of writing become visible escapes: a value can't hide what 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from streamloop.cli.dlq_values import pretty, show_value
+from streamloop.dlq.filters import show_key
 from streamloop.telemetry.logs import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LONGEST_VALUE: Final = 64 * 1024
 """Bytes of a value that are shown; the whole of it stays in the topic."""
@@ -62,10 +67,58 @@ def _indented(text: str) -> str | None:
     if text.lstrip()[:1] not in ("{", "["):
         return None
     try:
-        indented = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+        json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return indented if len(indented) <= 4 * LONGEST_VALUE else None
+    # Only broken into lines: numbers and duplicate names stay as they were sent.
+    lines: list[str] = []
+    room = 4 * LONGEST_VALUE
+    for line in pretty(text):
+        lines.append(line)
+        room -= len(line) + 1
+        if room < 0:
+            return None
+    return "\n".join(lines)
+
+
+def decoded_value(content: bytes | None, decode: Callable[[bytes | None], Any]) -> dict[str, Any] | None:
+    """The value as the handler's codec reads it; None when it can't, or makes bytes of it."""
+    shown = show_value(content, decode)
+    if not shown.kind.endswith("decoded by the loop's codec"):
+        return None
+    size = len(content or b"")
+    text = "\n".join(shown.lines)
+    return {
+        "kind": "text",
+        "text": text[:LONGEST_VALUE] + ("\n…" if shown.cut or len(text) > LONGEST_VALUE else ""),
+        "codec": shown_text(shown.kind, 200),
+        "size": size,
+        "shown": size,
+    }
+
+
+def shown_key(key: bytes | None, longest: int = 100) -> str | None:
+    """A key in a list: its text, or hex:.."""
+    if key is None:
+        return None
+    shown = show_key(key[:longest])
+    return shown_text(shown, 2 * longest) + ("…" if len(key) > longest else "")
+
+
+def safe_object(value: dict[str, Any]) -> dict[str, Any]:
+    """The same JSON object with each text of it safe to show."""
+    return {shown_text(str(name), 300): safe(each) for name, each in value.items()}
+
+
+def safe(value: Any) -> Any:
+    """The same JSON with each text of it safe to show."""
+    if isinstance(value, str):
+        return shown_text(value)
+    if isinstance(value, dict):
+        return safe_object(value)
+    if isinstance(value, list | tuple):
+        return [safe(each) for each in value]
+    return value
 
 
 def _lines(text: str) -> str:

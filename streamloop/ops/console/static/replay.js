@@ -16,6 +16,10 @@ export function choose(where, label, names) {
   location.hash = "#/replay";
 }
 
+function phase(name) {
+  return name ? name[0].toUpperCase() + name.slice(1) : "Beginning";
+}
+
 export function mount(root, _args, app) {
   let preview = null;
   let job = null;
@@ -100,16 +104,17 @@ export function mount(root, _args, app) {
     const running = job.state === "running";
     const record = (job.result && job.result.run) || job.progress.run || null;
     const result = job.result || {};
+    const ended = job.state === "done" ? result.state || "finished" : job.state;
     return h("section", { class: "card", "aria-labelledby": "h-run", "aria-busy": String(running) },
-      h("header", null, h("h2", { id: "h-run" }, running ? "Replaying" : job.state === "failed" ? "It did not go" : job.state === "stopped" ? "Stopped" : "Done"),
+      h("header", null, h("h2", { id: "h-run" }, running ? "Replaying" : { finished: "Done", stopped: "Stopped", failed: "Failed" }[ended] || ended),
         h("div", { class: "push" }, running
           ? h("button", { class: "danger", onclick: stop }, "Stop")
           : h("button", { onclick: over }, "Dry run again"))),
       h("div", { class: "in" },
-        running && progress(job, job.progress.phase || "Beginning"),
+        running && progress(job, phase(job.progress.phase)),
         job.state === "failed" && note("bad", data(job.error)),
-        job.state === "stopped" && note("warn", data(job.stopped_because || "It was stopped.")),
-        (result.note || (record && record.note)) && note(job.state === "done" ? "ok" : "warn", data(result.note || record.note))),
+        job.state === "stopped" && job.stopped_because && note("warn", data(`${job.stopped_because}.`)),
+        (result.note || (record && record.note)) && note(ended === "finished" ? "ok" : ended === "failed" ? "bad" : "warn", data(result.note || record.note))),
       h("div", { class: "in" }, outcomeParts((record && record.counts) || job.progress.counts || {}, (record && record.outcomes) || job.progress.outcomes || {})),
       record && h("div", { class: "in" }, runFacts(record), h("p", { class: "more" }, h("a", { href: `#/replays/${encodeURIComponent(record.run)}` }, "This replay's record"))));
   }

@@ -8,9 +8,9 @@ import { locked } from "./main.js";
 
 const TONES = { running: "accent", finished: "ok", stopped: "warn", failed: "bad", interrupted: "warn" };
 const NAMES = {
-  would: "would be replayed", replayed: "replayed", skipped: "skipped", already: "replayed before", purged: "purged", expired: "expired",
+  would: "would be replayed", replayed: "replayed", skipped: "skipped", already: "replayed before", matched: "matched", purged: "purged", expired: "expired",
   refused: "refused", too_large: "too large", no_original: "no original", acked: "handled", failed_again: "failed again", dead: "dead again",
-  unknown: "not known yet", already_done: "already done", matched: "matched", open: "open", imported: "imported",
+  unknown: "not known yet", already_done: "already done", open: "open", imported: "imported",
 };
 const OUTCOME_TONES = { acked: "ok", failed_again: "warn", dead: "bad", unknown: "accent", already_done: "ok" };
 
