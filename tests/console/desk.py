@@ -141,8 +141,14 @@ class FakeDesk:
             ),
         }
 
-    def preview(self, where: Mapping[str, Any], progress: Progress, stop: threading.Event) -> dict[str, Any]:
-        self._work("preview", where, progress, stop)
+    def preview(
+        self,
+        where: Mapping[str, Any],
+        plan: Mapping[str, Any],
+        progress: Progress,
+        stop: threading.Event,
+    ) -> dict[str, Any]:
+        self._work("preview", (dict(where), dict(plan)), progress, stop)
         return {
             "would": 39,
             "target": "orders.billing.replay",

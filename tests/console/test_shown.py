@@ -75,7 +75,7 @@ def test_headers_stay_in_order_with_their_duplicates_and_are_bounded() -> None:
     headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("a", None), ("\x1b[31m", b"\xff\x00")]
     shown = shown_headers(headers)
     assert [each["name"] for each in shown] == ["a", "a", "\\x1b[31m"]
-    assert [each["value"]["kind"] for each in shown] == ["text", "null", "hex"]
+    assert [each["value"]["kind"] for each in shown] == ["text", "null", "bytes"]
     many = shown_headers([("h", b"v")] * (MOST_HEADERS + 5))
     assert len(many) == MOST_HEADERS + 1
     assert many[-1]["value"]["text"] == "and 5 more headers"

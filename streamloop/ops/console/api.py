@@ -218,9 +218,10 @@ class Api:
 
     def _preview(self, request: Request) -> dict[str, Any]:
         viewer = self._access.reading_poster(request)
-        desk, where = self._desk_of(), _where(request)
+        body = json_object(request, {"where": dict, "plan": dict})
+        desk, where, plan = self._desk_of(), body.get("where") or {}, body.get("plan") or {}
         return self._begin(
-            jb.LOOK, "a dry run", lambda progress, stop: desk.preview(where, progress, stop), viewer
+            jb.LOOK, "a dry run", lambda progress, stop: desk.preview(where, plan, progress, stop), viewer
         )
 
     def _replay(self, request: Request) -> dict[str, Any]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Desk(Protocol):
-    """Dead letters of one group. ``where``: the filter as the page sends it."""
+    """Dead letters of one group. ``where``: the filter, ``plan``: how to replay, as the page sends them."""
 
     def groups(self, where: Mapping[str, Any], progress: Progress, stop: threading.Event) -> dict[str, Any]:
         """Dead letters by the fingerprint of their error."""
@@ -32,7 +32,13 @@ class Desk(Protocol):
         """One of them, whole."""
         ...
 
-    def preview(self, where: Mapping[str, Any], progress: Progress, stop: threading.Event) -> dict[str, Any]:
+    def preview(
+        self,
+        where: Mapping[str, Any],
+        plan: Mapping[str, Any],
+        progress: Progress,
+        stop: threading.Event,
+    ) -> dict[str, Any]:
         """What a replay would do. Changes nothing."""
         ...
 

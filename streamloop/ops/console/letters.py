@@ -18,7 +18,7 @@ from streamloop.dlq.ledger import LedgerView, ledger_topic
 from streamloop.dlq.listing import read_groups, read_letter, read_letters
 from streamloop.dlq.plan import DEFAULT_CANARY, ReplayPlan
 from streamloop.dlq.reading import NoRecord, ReadError, open_bounds, topic_admin
-from streamloop.dlq.targets import Target
+from streamloop.dlq.targets import Skip, Target
 from streamloop.errors import ConfigurationError
 from streamloop.ops.console.shown import (
     LONGEST_KEY,
@@ -54,6 +54,18 @@ _TARGETS: Final = {
     "source": Target.SOURCE,
     "topic": Target.TOPIC,
 }
+
+
+_WHY_NOT: Final = {
+    Skip.NO_ORIGINAL.value: "no original known: choose another topic",
+    Skip.OTHER_GROUP.value: "died in another group",
+    Skip.NO_TARGET.value: "its target is missing",
+    Skip.UNTOLD.value: "its target can't be looked at",
+    Skip.NO_RETRY.value: "has no retry topic",
+    Skip.TOO_LARGE.value: "too large",
+    Skip.IMPORTED.value: "imported copies",
+}
+"""Why a letter is not replayed, in the words of the page."""
 
 
 def desk_of(run: Run) -> tuple[Desk | None, str]:
@@ -168,7 +180,11 @@ class LettersDesk:
     # ----------------------------------------------------------------------------------------- replaying
 
     def preview(
-        self, where: Mapping[str, Any], progress: jobs.Progress, stop: threading.Event
+        self,
+        where: Mapping[str, Any],
+        plan: Mapping[str, Any],
+        progress: jobs.Progress,
+        stop: threading.Event,
     ) -> dict[str, Any]:
         """What a replay would do. Changes nothing."""
 
@@ -182,7 +198,8 @@ class LettersDesk:
                 }
             )
 
-        return _preview(self._letters.preview(Filter.from_json(where), progress=tell, stop=stop))
+        meant, how = Filter.from_json(where), plan_of(plan)
+        return _preview(self._letters.preview(meant, how, progress=tell, stop=stop))
 
     def replay(
         self,
@@ -369,7 +386,8 @@ def _preview(found: Preview) -> dict[str, Any]:
         f"{topic} is read by other groups, too: {', '.join(groups)}."
         for topic, groups in found.readers.items()
     ]
-    counts = {"matched": found.matched, "would": found.would_go, **found.skipped}
+    counts = {"matched": found.matched, "would": found.would_go}
+    counts |= {_WHY_NOT.get(why, why): count for why, count in found.skipped.items()}
     if found.expired:
         counts["expired"] = found.expired
     targets = [{"topic": topic, "count": count} for topic, count in found.targets.most_common(50)]

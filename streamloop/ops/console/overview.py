@@ -7,6 +7,7 @@ by the console's API.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -83,6 +84,7 @@ class Overview:
             status,
             totals_of(status) if status is not None else (),
             this=True,
+            host=socket.gethostname(),
             version=__version__,
         )
         view, source = self._group()

@@ -22,6 +22,8 @@ LONGEST_HEADER: Final = 4 * 1024
 LONGEST_KEY: Final = 1024
 LONGEST_HEX: Final = 4 * 1024
 MOST_HEADERS: Final = 200
+SHORT: Final = 32
+"""Bytes of a header that stand in one line."""
 LONGEST_ERROR: Final = 2_000
 
 
@@ -79,6 +81,13 @@ def _indented(text: str) -> str | None:
         if room < 0:
             return None
     return "\n".join(lines)
+
+
+def _header(value: bytes | None) -> dict[str, Any]:
+    shown = shown_bytes(value, LONGEST_HEADER)
+    if value is not None and shown["kind"] == "hex" and len(value) <= SHORT:
+        shown.update(kind="bytes", text=f"hex {value.hex(' ')}")
+    return shown
 
 
 def decoded_value(content: bytes | None, decode: Callable[[bytes | None], Any]) -> dict[str, Any] | None:
@@ -139,8 +148,7 @@ def _hex(content: bytes) -> str:
 def shown_headers(headers: list[tuple[str, bytes | None]]) -> list[dict[str, Any]]:
     """Each header with its name; what is beyond the bound is counted in a last one without a name."""
     shown: list[dict[str, Any]] = [
-        {"name": shown_text(name, 256), "value": shown_bytes(value, LONGEST_HEADER)}
-        for name, value in headers[:MOST_HEADERS]
+        {"name": shown_text(name, 256), "value": _header(value)} for name, value in headers[:MOST_HEADERS]
     ]
     if len(headers) > MOST_HEADERS:
         left = f"and {len(headers) - MOST_HEADERS} more headers"

@@ -39,9 +39,7 @@ export function mount(root, [topic, partition, offset], app) {
         h("div", { class: "in" }, content(letter.value, raw))),
       h("section", { class: "card", "aria-labelledby": "h-headers" },
         h("header", null, h("h2", { id: "h-headers" }, "Headers "), h("span", { class: "count" }, number(letter.headers.length))),
-        letter.headers.length ? table(["Name", "Value"], letter.headers.map((each) => h("tr", null,
-          h("td", { class: "fit full mono" }, data(each.name)),
-          h("td", { class: "full" }, inline(each.value))))) : h("div", { class: "in muted" }, "It has none.")),
+        headers(letter.headers.filter((each) => !isOurs(each)), letter.headers.filter(isOurs))),
       traceCard(),
     ];
   }
@@ -97,6 +95,19 @@ export function mount(root, [topic, partition, offset], app) {
   draw();
   if (app.can("read")) load();
   return () => control.abort();
+}
+
+/** What routers write: it is shown as facts above. */
+const isOurs = (each) => each.name.startsWith("streamloop-") || each.name.startsWith("__dlq.");
+
+function headers(own, routers) {
+  const rows = (some) => table(["Name", "Value"], some.map((each) => h("tr", null,
+    h("td", { class: "fit full mono" }, data(each.name)),
+    h("td", { class: "full" }, inline(each.value)))));
+  return [
+    own.length ? rows(own) : h("div", { class: "in muted" }, "The message itself has none."),
+    routers.length > 0 && h("details", { class: "in" }, h("summary", null, `${number(routers.length)} that were written when it failed`), rows(routers)),
+  ];
 }
 
 function sizeOf(value) {

@@ -16,6 +16,8 @@ export function choose(where, label, names) {
   location.hash = "#/replay";
 }
 
+const value = (text) => (String(text).trim() === "" ? null : Number(text));
+
 function phase(name) {
   return name ? name[0].toUpperCase() + name.slice(1) : "Beginning";
 }
@@ -25,7 +27,8 @@ export function mount(root, _args, app) {
   let job = null;
   let oops = "";
   let following = null;
-  let options = { rate: "", limit: "", canary: "10", target: "group", topic: "", again: false, takeover: false };
+  let tried = "";
+  const options = { rate: "", limit: "", canary: "10", target: "group", topic: "", again: false, takeover: false };
 
   const draw = () => show(root, view());
   const step = () => (job ? (job.state === "running" ? 3 : 4) : preview && preview.state !== "running" ? 2 : 1);
@@ -38,7 +41,7 @@ export function mount(root, _args, app) {
       steps(),
       selection(),
       oops && h("div", { class: "note", "data-tone": "bad", role: "alert" }, h("span", null, oops)),
-      job ? run() : [dry(), preview && preview.state !== "running" && preview.result && form()],
+      job ? run() : [dry(), preview && preview.state !== "running" && (preview.result || preview.state === "failed") && form()],
     ];
   }
 
@@ -72,16 +75,19 @@ export function mount(root, _args, app) {
   }
 
   function form() {
-    const would = preview.result.would;
+    const would = preview.result ? preview.result.would : 0;
     if (!app.can("act")) {
       return h("section", { class: "card" }, h("div", { class: "in" }, h("p", null, "Replaying needs the act token."),
         app.offered("act") && h("div", { class: "actions" }, h("button", { class: "main", onclick: () => app.signIn("act") }, "Sign in to act"))));
     }
-    const set = (name) => (event) => { options[name] = event.target.type === "checkbox" ? event.target.checked : event.target.value; if (name === "target") draw(); if (event.target.type === "checkbox") draw(); };
-    const possible = would > 0 || options.again || options.target === "topic";
+    const set = (name) => (event) => {
+      options[name] = event.target.type === "checkbox" ? event.target.checked : event.target.value;
+      draw();
+    };
+    const stale = tried !== JSON.stringify(plan());
     return h("section", { class: "card", "aria-labelledby": "h-how" },
       h("header", null, h("h2", { id: "h-how" }, "How")),
-      h("form", { onsubmit: (event) => { event.preventDefault(); begin(); } },
+      h("form", { onsubmit: (event) => { event.preventDefault(); if (stale) look(); else begin(); } },
         h("div", { class: "in" }, h("div", { class: "form" },
           field("To", h("select", { id: "o-target", name: "target", value: options.target, onchange: set("target") },
             h("option", { value: "group" }, "the failing group only"),
@@ -96,8 +102,10 @@ export function mount(root, _args, app) {
           h("label", { class: "check" }, h("input", { type: "checkbox", checked: options.again, onchange: set("again") }), h("span", null, "Again, also what was replayed before", h("span", { class: "why" }, "These can be handled twice."))),
           h("label", { class: "check" }, h("input", { type: "checkbox", checked: options.takeover, onchange: set("takeover") }), h("span", null, "Take over from a replay that runs elsewhere", h("span", { class: "why" }, "It ends, and this one goes on from what it has done.")))),
         h("div", { class: "in actions" },
-          h("button", { type: "submit", class: "main", disabled: !possible }, would > 0 ? `Replay ${plural(options.limit ? Math.min(would, Number(options.limit)) : would, "message")}` : "Replay"),
-          h("span", { class: "sub small" }, "As ", data(app.session.who), "; it is written down with the filter."))));
+          stale
+            ? h("button", { type: "submit" }, "Dry run with this")
+            : h("button", { type: "submit", class: "main", disabled: would === 0 }, `Replay ${plural(would, "message")}`),
+          h("span", { class: "sub small" }, stale ? "You changed what would be replayed: look again first." : ["As ", data(app.session.who), "; it is written down with the filter."]))));
   }
 
   function run() {
@@ -105,26 +113,36 @@ export function mount(root, _args, app) {
     const record = (job.result && job.result.run) || job.progress.run || null;
     const result = job.result || {};
     const ended = job.state === "done" ? result.state || "finished" : job.state;
+    const words = result.note || (record && record.note);
+    const said = [
+      running && progress(job, phase(job.progress.phase)),
+      job.state === "failed" && note("bad", data(job.error)),
+      job.state === "stopped" && job.stopped_because && note("warn", data(`${job.stopped_because}.`)),
+      words && note(ended === "finished" ? "ok" : ended === "failed" ? "bad" : "warn", data(words)),
+    ].filter(Boolean);
     return h("section", { class: "card", "aria-labelledby": "h-run", "aria-busy": String(running) },
       h("header", null, h("h2", { id: "h-run" }, running ? "Replaying" : { finished: "Done", stopped: "Stopped", failed: "Failed" }[ended] || ended),
         h("div", { class: "push" }, running
           ? h("button", { class: "danger", onclick: stop }, "Stop")
           : h("button", { onclick: over }, "Dry run again"))),
-      h("div", { class: "in" },
-        running && progress(job, phase(job.progress.phase)),
-        job.state === "failed" && note("bad", data(job.error)),
-        job.state === "stopped" && job.stopped_because && note("warn", data(`${job.stopped_because}.`)),
-        (result.note || (record && record.note)) && note(ended === "finished" ? "ok" : ended === "failed" ? "bad" : "warn", data(result.note || record.note))),
+      said.length > 0 && h("div", { class: "in stack" }, said),
       h("div", { class: "in" }, outcomeParts((record && record.counts) || job.progress.counts || {}, (record && record.outcomes) || job.progress.outcomes || {})),
       record && h("div", { class: "in" }, runFacts(record), h("p", { class: "more" }, h("a", { href: `#/replays/${encodeURIComponent(record.run)}` }, "This replay's record"))));
   }
 
+  /** What changes which letters go where; rate and canary change only how. */
+  function plan() {
+    return { target: options.target, topic: options.target === "topic" ? options.topic.trim() : null, limit: value(options.limit), again: options.again };
+  }
+
   async function look() {
     if (following) following.end();
+    const with_ = plan();
+    tried = JSON.stringify(with_);
     preview = null;
     oops = "";
     draw();
-    following = follow("preview", { where: chosen.where }, (each) => { preview = each; draw(); });
+    following = follow("preview", { where: chosen.where, plan: with_ }, (each) => { preview = each; draw(); });
     try {
       const ended = await following.done;
       if (ended && ended.result) announce(`Dry run: ${plural(ended.result.would, "message")} would be replayed`);
@@ -136,10 +154,9 @@ export function mount(root, _args, app) {
 
   async function begin() {
     oops = "";
-    const number_ = (text) => (String(text).trim() === "" ? null : Number(text));
-    const plan = { rate: number_(options.rate), limit: number_(options.limit), canary: number_(options.canary), target: options.target, topic: options.target === "topic" ? options.topic.trim() : null, again: options.again, takeover: options.takeover };
+    const how = { ...plan(), rate: value(options.rate), canary: value(options.canary), takeover: options.takeover };
     announce("The replay begins");
-    watch(follow("replay", { where: chosen.where, plan }, (each) => { job = each; begun.id = each.id; begun.where = chosen.where; draw(); }));
+    watch(follow("replay", { where: chosen.where, plan: how }, (each) => { job = each; begun.id = each.id; begun.where = chosen.where; draw(); }));
   }
 
   async function watch(each) {
