@@ -120,7 +120,7 @@ function content(value, raw) {
   if (value.kind === "null") return h("span", { class: "muted" }, "null: there is no value");
   if (value.kind === "empty") return h("span", { class: "muted" }, "empty: 0 bytes");
   return [
-    h("pre", { class: `value${value.kind === "hex" ? " hex" : ""}`, tabindex: "0", role: "region", "aria-label": "Value" }, raw && value.raw !== undefined ? value.raw : value.text),
+    h("pre", { class: `value${value.kind === "hex" ? " hex" : ""}`, tabindex: "0", role: "region", "aria-label": "What the value holds" }, raw && value.raw !== undefined ? value.raw : value.text),
     value.shown < value.size && h("p", { class: "small muted" }, `The first ${bytes(value.shown)} of ${bytes(value.size)} are shown; 'streamloop dlq show --raw' has all of it.`),
   ];
 }
