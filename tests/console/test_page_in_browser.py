@@ -309,7 +309,7 @@ def test_the_keyboard_alone_reaches_and_does_everything(pages: Pages, url: str, 
     tab_to("Dead letters")
     keys.press("Enter")
     see.get_by_role("heading", level=1, name="Dead letters").wait_for()
-    see.get_by_text("payments.PaymentRefused").wait_for()
+    see.get_by_role("link", name="payments.PaymentRefused").wait_for()
     tab_to("Choose payments.PaymentRefused")
     keys.press("Space")
     tab_to("Dry run")

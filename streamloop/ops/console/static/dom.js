@@ -82,7 +82,7 @@ function patch(from, to) {
     return;
   }
   for (const { name } of [...from.attributes]) {
-    if (name === "style" || name === "open" || to.hasAttribute(name)) continue;
+    if (name === "style" || name === "open" || name === "tabindex" || to.hasAttribute(name)) continue;
     from.removeAttribute(name);
   }
   for (const { name, value } of to.attributes) {
