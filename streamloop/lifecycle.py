@@ -407,6 +407,10 @@ class Run:
             target=self._watch_topics, args=(topics,), name="streamloop-topics", daemon=True
         )
         self._watch_thread.start()
+        if check is not None:
+            self.operations.count_dead_letters(
+                check.admin, topics, lambda topic: ev.TopicPartition(topic, 0) in parts.engine.parts
+            )
         self.phase = Phase.RUNNING
         log.info(
             "member %s of group %s reads %s",

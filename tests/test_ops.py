@@ -253,6 +253,47 @@ def test_pause_and_resume_need_the_act_token_and_hold_what_they_name() -> None:
         wait_until(lambda: loop.metric("loop_held_partitions", reason="operator") == 0, 10, "its end")
 
 
+def test_a_pause_names_who_and_why_reaches_as_far_as_it_says_and_is_shown() -> None:
+    with RunningLoop(nothing, control_act_token=ACT, control_read_token=READ) as loop:
+        wait_until(lambda: loop.run.control is not None and loop.run.control.on, 20, "the control topic")
+        headers = {**bearer(ACT), "Content-Type": "application/json"}
+
+        def post(path: str, **body: Any) -> Any:
+            return loop.control(path, method="POST", headers=headers, body=json.dumps(body).encode()).json
+
+        mine = post("/pause", scope="member", topic="orders", partition=0)
+        assert (mine["scope"], [each["scope"] for each in mine["paused"]]) == ("member", ["member"])
+        everybody = post("/pause", reason="INC-42", by="ann")
+        assert everybody["scope"] == "group"
+        [hold] = [each for each in everybody["paused"] if each["scope"] == "group"]
+        assert (hold["by"], hold["reason"], hold["topic"]) == ("ann (127.0.0.1)", "INC-42", None)
+        wait_until(lambda: loop.metric("loop_held_partitions", reason="operator") >= 2, 10, "the hold")
+        wait_until(lambda: loop.control("/group").json["members"], 10, "the member's status")
+        group = loop.control("/group").json
+        assert group["control"] == {"topic": "billing.control", "state": "on", "detail": ""}
+        assert [each["record"]["member"] for each in group["members"]] == ["member-1"]
+        assert [(each["by"], each["reason"]) for each in group["holds"]] == [("ann (127.0.0.1)", "INC-42")]
+        assert post("/resume", scope="member", topic="orders", partition=0)["scope"] == "member"
+        left = post("/resume")
+        assert left == {"scope": "group", "paused": []}
+        wait_until(lambda: loop.metric("loop_held_partitions", reason="operator") == 0, 10, "its end")
+
+
+def test_without_a_control_topic_a_pause_is_this_members_and_one_for_the_group_is_refused() -> None:
+    with RunningLoop(nothing, control_act_token=ACT, control_topic="off") as loop:
+        wait_until(lambda: loop.metric("loop_assigned_partitions", topic="orders") == 2, 20, "the assignment")
+        headers = {**bearer(ACT), "Content-Type": "application/json"}
+        refused = loop.control("/pause", method="POST", headers=headers, body=b'{"scope": "group"}')
+        assert refused.status == 503
+        assert "control_topic (keyword control_topic) is off" in refused.json["error"]
+        assert loop.control("/group").status == 404
+        paused = loop.control("/pause", method="POST", headers=headers)
+        assert paused.json["scope"] == "member"
+        wait_until(lambda: loop.metric("loop_held_partitions", reason="operator") >= 2, 10, "the hold")
+        shown = wait_until(lambda: loop.control("/status").json.get("control"), 10, "a status")
+        assert (shown["state"], shown["topic"]) == ("off", "billing.control")
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "status", "says"),
     [

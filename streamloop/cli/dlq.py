@@ -18,6 +18,7 @@ from rich.console import Console
 
 from streamloop.cli.dlq_options import (
     INTERRUPTED,
+    again_of,
     filter_of,
     interruptible,
     jaeger_url,
@@ -30,7 +31,7 @@ from streamloop.cli.dlq_options import (
     with_filter,
     with_topics,
 )
-from streamloop.cli.dlq_view import groups_view, letter_view
+from streamloop.cli.dlq_view import after_groups, after_letter, groups_view, letter_view
 from streamloop.dlq.exporting import export_letters, letter_json, line, written_atomically
 from streamloop.dlq.letter import STREAMLOOP
 from streamloop.dlq.listing import read_groups, read_letter
@@ -76,6 +77,7 @@ def ls(only_open: bool, limit: int, as_json: bool, **options: Any) -> None:
     errors = Console(stderr=True, highlight=False)
     with mistakes():
         where = filter_of(options)
+        again = again_of(options)
         target = target_of(options, where)
         bounds = open_bounds(target.settings, target.names, where)
         state_of = ledger_states(target.settings, bounds.topic_ids)
@@ -103,7 +105,12 @@ def ls(only_open: bool, limit: int, as_json: bool, **options: Any) -> None:
                 interrupted=stop.is_set(),
                 ledger_known=bool(target.settings.group),
             )
-            Console(highlight=False).print(view)
+            console = Console(highlight=False)
+            console.print(view)
+            first = next((each for each in found.groups if each.open), None)
+            if first is not None:
+                console.print()
+                console.print(after_groups(first, again), soft_wrap=True)  # to be copied whole
     if not found.complete:
         sys.exit(INTERRUPTED)
 
@@ -136,6 +143,7 @@ def show(
                 "(> value.bin)."
             )
         base = jaeger_url(jaeger)
+        given = dict(options)
         settings, consumers = settings_of(options)
         letter, bounds = read_letter(settings, *where)
         if isinstance(letter, NoRecord):
@@ -158,8 +166,11 @@ def show(
                 out.write(line(found))
             return
         decode = decoder_for(letter, consumers)
-        view = letter_view(letter, state=state, decode=decode, jaeger=base, full=full)
-        Console(highlight=False).print(view)
+        again = again_of(given, settings.group)
+        console = Console(highlight=False)
+        console.print(letter_view(letter, state=state, decode=decode, jaeger=base, full=full))
+        console.print()
+        console.print(after_letter(letter, again), soft_wrap=True)  # to be copied whole
 
 
 def decoder_for(

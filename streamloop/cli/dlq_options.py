@@ -6,6 +6,7 @@ Called by those commands only.
 from __future__ import annotations
 
 import logging
+import shlex
 import signal
 import sys
 import threading
@@ -27,6 +28,7 @@ from streamloop.dlq.reading import ReadError
 from streamloop.dlq.topics import DeadTopic, dead_letter_topics
 from streamloop.errors import ConfigurationError, StreamLoopError
 from streamloop.settings import Settings
+from streamloop.settings.model import is_secret
 from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:
@@ -184,6 +186,25 @@ def settings_of(options: dict[str, Any], *, group: str | None = None) -> tuple[S
             "Which brokers? Give --brokers, STREAMLOOP_BROKERS, or brokers: in the settings file."
         )
     return settings, consumers
+
+
+def again_of(options: dict[str, Any], group: str = "") -> str:
+    """The options of ``with_cluster`` as they were given, for commands that are shown to be copied.
+
+    ``group``: named where none was given. Secrets are left out. Leaves ``options`` as they are.
+    """
+    words: list[str] = []
+    for name in ("brokers", "config"):
+        if options[name] is not None:
+            words += [f"--{name}", str(options[name])]
+    if options["app"] is None and (options["group"] or group):
+        words += ["--group", options["group"] or group]
+    for other in options["others"]:
+        if not is_secret(tuple(other.partition("=")[0].split("."))):
+            words += ["--set", other]
+    if options["app"] is not None:
+        words += ["--app", options["app"]]
+    return "".join(f" {shlex.quote(word)}" for word in words)
 
 
 def target_of(options: dict[str, Any], where: Filter | None = None) -> Target:

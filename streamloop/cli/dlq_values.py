@@ -84,7 +84,7 @@ def show_header(name: str, value: bytes | None, *, full: bool = False) -> str:
         ):  # Java's int or long (Spring)
             return f"{int.from_bytes(value, 'big', signed=True)} ({dump})"
         return dump
-    shown = _cut("", iter(text.rstrip("\n").split("\n")), full, most_lines=12, longest=500)
+    shown = _cut("", iter(text.rstrip("\n").expandtabs(4).split("\n")), full, most_lines=12, longest=500)
     return "\n".join(shown.lines) + (f"\n.. {shown.cut}" if shown.cut else "")
 
 

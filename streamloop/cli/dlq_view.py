@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich import box
 from rich.console import Group as Lines
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +23,7 @@ from streamloop.dlq.letter import UNKNOWN
 from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from rich.console import RenderableType
@@ -45,27 +46,34 @@ _WRITERS: Final = {
 
 
 def groups_view(
-    found: Groups, *, limit: int, only_open: bool, interrupted: bool = False, ledger_known: bool = True
+    found: Groups,
+    *,
+    limit: int,
+    only_open: bool,
+    interrupted: bool = False,
+    ledger_known: bool = True,
 ) -> RenderableType:
     """The groups, and what was read for them. ``limit``: groups that are shown."""
     shown = [each for each in found.groups if each.open or not only_open]
     parts: list[RenderableType] = []
     if shown:
-        parts.append(_table(shown[:limit]))
+        parts += _listing(shown[:limit])
         parts.append(Text())
     parts.append(_sum(found, len(shown), ledger_known))
     if len(shown) > limit:
-        parts.append(Text(f"{len(shown) - limit:,} more groups are not shown (--limit)", style="yellow"))
+        more = _many(len(shown) - limit, "more group")
+        parts.append(Text(f"{more} not shown (--limit)", style="yellow"))
     hidden = len(found.groups) - len(shown)
     if hidden:
         parts.append(
-            Text(f"{hidden:,} groups have no open letter: they were replayed or purged (--all)", style="dim")
+            Text(f"{_many(hidden, 'group')} without an open letter: replayed or purged (--all)", style="dim")
         )
     if found.others:
         parts.append(
             Text(
-                f"{found.others:,} letters have other fingerprints than the {len(found.groups):,} groups "
-                "that are kept: they are counted, not grouped (choose with --error, --since or --at)",
+                f"{_many(found.others, 'letter')} of other fingerprints than the "
+                f"{_many(len(found.groups), 'group')} that are kept: counted, not grouped (choose with --error, "
+                "--since or --at)",
                 style="yellow",
             )
         )
@@ -79,32 +87,39 @@ def groups_view(
             )
         )
     parts += [text(note, "yellow") for note in found.notes]
-    if shown:
-        parts += [Text(), _after_groups(shown[0])]
     return Lines(*parts)
 
 
-def _table(groups: Sequence[Group]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column("fingerprint", no_wrap=True)
-    table.add_column("open", justify="right", no_wrap=True)
-    table.add_column("of", justify="right", no_wrap=True)
-    table.add_column("first seen\nlast seen", no_wrap=True)
-    table.add_column("original topic", overflow="fold")
-    table.add_column("error\nnewest letter", overflow="fold", ratio=1)
+def _listing(groups: Sequence[Group]) -> Iterator[RenderableType]:
+    """Two lines of numbers for each group, then the error and the newest letter over the whole width."""
+    width = max(4, *(len(number(each.count)) for each in groups))
+
+    def row(*cells: Text) -> Table:
+        grid = Table.grid(padding=(0, 2), expand=False)
+        grid.add_column(width=16, no_wrap=True)
+        grid.add_column(width=width, justify="right", no_wrap=True)
+        grid.add_column(width=width, justify="right", no_wrap=True)
+        grid.add_column(width=19, no_wrap=True)
+        grid.add_column(overflow="fold")
+        grid.add_row(*cells)
+        return grid
+
+    names = ("fingerprint", "open", "of", "first, last seen", "original topic")
+    yield row(*(Text(name, style="bold") for name in names))
     for each in groups:
         fingerprint = Text().append_text(text(each.fingerprint[:16], "bold"))
         for state, share in _shares(each):
-            fingerprint.append_text(text(f"\n{share} {state}", "dim"))
-        table.add_row(
+            fingerprint.append_text(Text(f"\n{share} {printable(state)}", style="dim"))
+        yield Text()
+        yield row(
             fingerprint,
             Text(number(each.open), style="red" if each.open else "green"),
-            number(each.count),
-            f"{_second(each.first_seen)}\n{_second(each.last_seen)}",
+            Text(number(each.count)),
+            Text("\n".join(dict.fromkeys((_second(each.first_seen), _second(each.last_seen))))),
             _topics(each),
-            _error(each),
         )
-    return table
+        yield Padding(_error(each), (0, 0, 0, 2))
+        yield Padding(text(f"newest {each.sample.place}", "dim"), (0, 0, 0, 2))
 
 
 def _shares(group: Group) -> list[tuple[str, str]]:
@@ -139,33 +154,34 @@ def _error(group: Group) -> Text:
     if len(sample.error_message) > LONGEST_ERROR:
         message += ".."
     both = ": ".join(part for part in (said, message) if part) or "no error is named"
-    return Text().append_text(text(both, "red")).append("\n").append_text(text(sample.place, "dim"))
+    return text(both, "red")
 
 
 def _sum(found: Groups, shown: int, ledger_known: bool) -> Text:
-    said = Text(f"{found.letters:,} dead letter{'' if found.letters == 1 else 's'}", style="bold")
+    said = Text(_many(found.letters, "dead letter"), style="bold")
     said.append_text(text(f" in {', '.join(found.topics)}", "bold"))
     if found.letters:
         if ledger_known:
             said.append(f": {found.open:,} open", style="bold red" if found.open else "bold green")
         else:
             said.append(": whether they were replayed is not known without --group", style="yellow")
-        said.append(f", {shown:,} group{'' if shown == 1 else 's'}")
+        said.append(f", {_many(shown, 'group')}")
     if found.skipped:
         said.append(f"; {found.skipped:,} did not match")
     said.append(f" (read in {found.seconds:.1f} s)", style="dim")
     return said
 
 
-def _after_groups(first: Group) -> Text:
-    sample = first.sample
-    return Text("next: ", style="dim").append_text(
-        text(
-            f"streamloop dlq show {sample.place}\n      "
-            f"streamloop dlq replay --fingerprint {first.fingerprint[:16]} --dry-run",
-            "dim",
-        )
+def after_groups(first: Group, again: str) -> Text:
+    """Commands to go on with. ``again``: the options that they need."""
+    return _next(
+        f"streamloop dlq show {first.sample.place}{again}",
+        f"streamloop dlq replay --fingerprint {first.fingerprint[:16]}{again} --dry-run",
     )
+
+
+def _next(*commands: str) -> Text:
+    return text("next: ", "dim").append("\n      ".join(map(printable, commands)), style="dim")
 
 
 def _second(seconds: float | None) -> str:
@@ -207,9 +223,13 @@ def letter_view(
     if state is not None:
         row("state", Text(state, style="red" if state == OPEN else "green"))
     if letter.replay_id or letter.replay_count:
-        times = f"{letter.replay_count} time{'' if letter.replay_count == 1 else 's'}"
-        row("replayed", f"{times} before, last by run {letter.replay_id or 'unknown'}")
-    row("trace", _trace(letter, jaeger))
+        row(
+            "replayed",
+            f"{_many(letter.replay_count, 'time')} before, last by run {letter.replay_id or 'unknown'}",
+        )
+    row("trace", letter.trace_id or "none: it has no traceparent")
+    if letter.trace_id is not None:
+        row("", trace_link(jaeger, letter.trace_id) if jaeger else "--jaeger URL makes a link of it")
     key = show_key(letter.key)
     row("key", "none" if letter.key is None else key if full else _short(key, LONGEST_KEY))
     shown = show_value(letter.value, decode, full=full)
@@ -221,7 +241,7 @@ def letter_view(
     if shown.cut:
         parts.append(text(f"  .. {shown.cut}", "yellow"))
     parts += [Text(), _headers(letter, full)]
-    return Lines(*parts, Text(), _after_letter(letter))
+    return Lines(*parts)
 
 
 def _headline(letter: DeadLetter) -> str:
@@ -233,21 +253,13 @@ def _headline(letter: DeadLetter) -> str:
 def _failed(letter: DeadLetter) -> str:
     attempts = ""
     if letter.attempts is not None:
-        attempts = f" after {letter.attempts:,} attempt{'' if letter.attempts == 1 else 's'}"
+        attempts = f" after {_many(letter.attempts, 'attempt')}"
     if letter.first_failed_at is None and letter.failed_at is None:
         return f"when is not known{attempts}"
     first, last = letter.first_failed_at, letter.failed_at
     began = "" if first is None else f"first {moment(round(first * 1000))}"
     ended = "" if last is None else f"last {moment(round(last * 1000))}"
     return ", ".join(part for part in (began, ended) if part) + attempts
-
-
-def _trace(letter: DeadLetter, jaeger: str | None) -> str:
-    if letter.trace_id is None:
-        return "none: it has no traceparent"
-    if jaeger is None:
-        return f"{letter.trace_id}   (--jaeger URL makes a link of it)"
-    return f"{letter.trace_id}   {trace_link(jaeger, letter.trace_id)}"
 
 
 def trace_link(jaeger: str, trace_id: str) -> str:
@@ -268,21 +280,26 @@ def _headers(letter: DeadLetter, full: bool) -> RenderableType:
     return table
 
 
-def _after_letter(letter: DeadLetter) -> Text:
+def after_letter(letter: DeadLetter, again: str) -> Text:
+    """Commands to go on with. ``again``: the options that they need."""
     commands = []
     original = letter.original
     if original is not None:
         place = f"{original.topic}/{original.partition}/{original.offset}"
-        commands.append(f"streamloop trace {shlex.quote(place)}")
-    commands.append(f"streamloop dlq ls --fingerprint {letter.fingerprint[:16]}")
+        commands.append(f"streamloop trace {shlex.quote(place)}{again}")
+    commands.append(f"streamloop dlq ls --fingerprint {letter.fingerprint[:16]}{again}")
     to = "" if original is not None else " --to-topic TOPIC"
-    commands.append(f"streamloop dlq replay --at {letter.place}{to} --dry-run")
-    return text("next: ", "dim").append("\n      ".join(map(printable, commands)), style="dim")
+    commands.append(f"streamloop dlq replay --at {letter.place}{to}{again} --dry-run")
+    return _next(*commands)
 
 
 def _lines(given: str, style: str, *, full: bool) -> Text:
     """A text of several lines (a message with a stack), bounded unless ``full``."""
     return Text(show_header("", given.encode("utf-8", "backslashreplace"), full=full), style=style)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _short(given: str, most: int) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from streamloop.cli.dlq import dlq
+from streamloop.cli.group import group
 from streamloop.cli.logs import set_up_logging
 from streamloop.cli.options import overrides, with_settings
 from streamloop.cli.pause import pause, resume
@@ -179,6 +180,7 @@ def version() -> None:
         click.echo(f"{name} {number}")
 
 
+main.add_command(group)
 main.add_command(pause)
 main.add_command(resume)
 main.add_command(dlq)

@@ -118,6 +118,11 @@ def _head(look: Look) -> RenderableType:
         lines.append(said)
     if status.get("publishing"):
         lines.append(Text(f"  records that the broker has not confirmed yet: {number(status['publishing'])}"))
+    lines += [_paused(each, status.get("at")) for each in rows(status, "paused")]
+    control = objects(status.get("control"))
+    if control and (control.get("state") != "on" or control.get("detail")):
+        where = f"  control topic {control.get('topic')}: {control.get('state')}"
+        lines.append(text(f"{where}  {control.get('detail') or ''}"[:LONGEST_WHY], "dim"))
     for name, what in (("blocked_targets", "takes no records: "), ("hanging", "hangs: ")):
         found = status.get(name)
         lines += [
@@ -126,12 +131,27 @@ def _head(look: Look) -> RenderableType:
     return Group(*lines)
 
 
+def _paused(hold: dict[str, Any], now: Any) -> Text:
+    """Who holds what, since when and why."""
+    topic, partition = hold.get("topic"), hold.get("partition")
+    what = "everything" if topic is None else f"{topic}" if partition is None else f"{topic}/{partition}"
+    where = "in the group" if hold.get("scope") == "group" else "at this member"
+    since = hold.get("since")
+    known = isinstance(now, int | float) and isinstance(since, int | float)
+    ago = f" {age(now - since)} ago" if known else ""
+    reason = f": {hold['reason']}" if hold.get("reason") else ""
+    by = f" by {hold['by']}" if hold.get("by") else ""
+    who = f",{by}{ago}" if by or ago else ""
+    return text(f"  paused {where}: {what}{who}{reason}"[:LONGEST_WHY], "bold yellow")
+
+
 def _share(row: dict[str, Any], part: str, whole: str) -> float:
     top, bottom = row.get(part), row.get(whole)
     return top / bottom if isinstance(top, int) and isinstance(bottom, int) and bottom else 0.0
 
 
-def _table(*columns: str, left: Sequence[str] = ()) -> Table:
+def plain_table(*columns: str, left: Sequence[str] = ()) -> Table:
+    """A table without a frame. ``left``: columns that are set left; the others hold numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
     for name in columns:
         table.add_column(
@@ -144,7 +164,7 @@ def _table(*columns: str, left: Sequence[str] = ()) -> Table:
 
 
 def _consumers(look: Look) -> Table:
-    table = _table(
+    table = plain_table(
         *("  handler", "runs", "waits", "acked/s", "failed/s", "retried/s", "dead/s", "acked", "dead"),
         "slowest handlers",
         left=("  handler", "slowest handlers"),
@@ -177,7 +197,7 @@ def _partitions(status: dict[str, Any], most: int | None) -> RenderableType:
     if not found:
         return Text("  no partitions are assigned", style="yellow")
     shown = found if most is None else found[:most]
-    table = _table(
+    table = plain_table(
         *("  partition", "lag", "lag time", "in flight", "gap", "holds the commit position", "held"),
         left=("  partition", "holds the commit position", "held"),
     )
@@ -188,8 +208,8 @@ def _partitions(status: dict[str, Any], most: int | None) -> RenderableType:
             age(each.get("lag_seconds")),
             number(each.get("buffered")),
             number(each.get("gap")),
-            _holder(each),
-            _held(objects(each.get("held"))),
+            holder_text(each),
+            held_text(objects(each.get("held"))),
         )
     left = found[len(shown) :]
     if not left:
@@ -209,7 +229,8 @@ def _urgency(part: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _holder(part: dict[str, Any]) -> Text:
+def holder_text(part: dict[str, Any]) -> Text:
+    """The message that holds a partition's commit position."""
     holder = objects(part.get("holder"))
     if not holder:
         return text(f"nothing, at {number(part.get('committable'))}", "dim")
@@ -221,7 +242,8 @@ def _holder(part: dict[str, Any]) -> Text:
     return line
 
 
-def _held(held: dict[str, Any]) -> Text:
+def held_text(held: dict[str, Any]) -> Text:
+    """The reasons that hold a partition, with what there is to say about each."""
     line = Text()
     for reason, why in held.items():
         if line:

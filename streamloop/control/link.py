@@ -9,14 +9,10 @@ jitter. Started and closed by the run.
 from __future__ import annotations
 
 import logging
-import os
-import queue
 import random
-import socket
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
@@ -26,23 +22,21 @@ from streamloop.control.records import (
     BY,
     LONGEST_NAME,
     LONGEST_REASON,
-    LONGEST_STATUS,
-    MemberRecord,
     OperatorHold,
     Scope,
     hold_value,
     status_key,
 )
+from streamloop.control.reporter import Reporter
 from streamloop.control.state import ControlState, Snapshot
 from streamloop.control.topic import Away, Found, Off, find, name_of
-from streamloop.control.trim import bounded, fingerprint
 from streamloop.control.view import GroupView, view_of
+from streamloop.control.writes import ControlError, Write, Writes
 from streamloop.errors import StreamLoopError
 from streamloop.kafka import config
 from streamloop.kafka.client_log import librdkafka_log
 from streamloop.status import ControlStatus
 from streamloop.telemetry.logs import printable
-from streamloop.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -54,14 +48,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("streamloop.control")
 
-CHANGED_EVERY: Final = 5.0
-"""Seconds between two statuses while something changes: a person looks no more often."""
-HEARTBEAT: Final = 15.0
-"""Seconds between two statuses when nothing changes: three until a silent member counts as gone."""
-AT_ONCE: Final = 1.0
-"""Least seconds between two statuses, when an operator waits for the answer."""
-SHARE: Final = 100
-"""A status that took t to make is not made again before 100 t, nor is it later than a heartbeat."""
 TURN: Final = 0.2
 """Seconds that a turn waits for records."""
 BATCH: Final = 100
@@ -78,25 +64,8 @@ OFF_AGAIN: Final = 60.0
 """Seconds until a topic that may not exist or be used is looked for again."""
 LEAVE_WITHIN: Final = 2.0
 """Seconds that leaving waits for its last record to be confirmed."""
-LEAST_STATUS: Final = 8 * 1024
 
 ON, STARTING, AWAY, OFF = "on", "starting", "away", "off"
-
-
-class ControlError(StreamLoopError):
-    """An operator's wish did not get into the control topic. A sentence that says why."""
-
-
-@dataclass(slots=True)
-class _Write:
-    """A record that somebody waits for. ``offset`` or ``error`` is there when ``done`` is set."""
-
-    key: bytes
-    value: bytes | None
-    headers: list[tuple[str, bytes]] = field(default_factory=list)
-    done: threading.Event = field(default_factory=threading.Event)
-    offset: int = -1
-    error: str = ""
 
 
 class _Reopen(Exception):  # noqa: N818 - no error: the topic has to be looked at anew
@@ -139,15 +108,15 @@ class ControlLink:
         self.detail = ""
         self.state = ControlState(clock=clock, wall=wall)
         self._admin = admin
-        self._status = status
         self._took = took
-        self._applied = applied
         self._facts = facts
         self._make_consumer = consumer_factory or _consumer
         self._make_producer = producer_factory or _producer
         self._clock = clock
         self._wall = wall
-        self._started_at = wall()
+        self._reporter = Reporter(
+            settings, self.instance, status=status, applied=applied, clock=clock, wall=wall
+        )
         self._thread = threading.Thread(target=self._run, name="streamloop-control", daemon=True)
         self._stop = threading.Event()
         self._ended = ""
@@ -156,18 +125,12 @@ class ControlLink:
         self._consumer: Any = None
         self._producer: Any = None
         self._published = Snapshot({})
-        self._writes: queue.SimpleQueue[_Write] = queue.SimpleQueue()
+        self._writes = Writes()
         self._said: set[str] = set()
+        self._ignored_said = False
         self._cannot_write = ""
         self._backoff = AWAY_AGAIN[0]
         self._own_key = status_key(settings.member)
-        self._longest = LONGEST_STATUS
-        self._dirty = True
-        self._sending = False
-        self._next_status = 0.0
-        self._last_status = -HEARTBEAT
-        self._last_applied = -1
-        self._fingerprint: object = None
         self._next_look = 0.0
         self._next_tidy = 0.0
 
@@ -213,13 +176,13 @@ class ControlLink:
         Raises ControlError.
         """
         hold = OperatorHold(scope, by[:LONGEST_NAME], self._wall(), reason[:LONGEST_REASON])
-        return self._write([_Write(scope.key, hold_value(hold))], timeout)
+        return self._write([Write(scope.key, hold_value(hold))], timeout)
 
     def resume(self, scope: Scope, by: str, *, timeout: float = 5.0) -> int:
         """End what was held with the same scope in the whole group; everything: all of it. As ``pause``."""
         scopes = {scope} | (set(self._published.holds) if scope == Scope() else set())
         who = [(BY, by[:LONGEST_NAME].encode("utf-8", "replace"))]
-        return self._write([_Write(each.key, None, who) for each in sorted(scopes, key=str)], timeout)
+        return self._write([Write(each.key, None, who) for each in sorted(scopes, key=str)], timeout)
 
     def await_first_read(self, timeout: float) -> None:
         """Until the topic was read once, there is none to read, or the run ends."""
@@ -239,23 +202,13 @@ class ControlLink:
         kept = {} if scope == Scope() else {k: v for k, v in self._published.holds.items() if k != scope}
         self._publish(Snapshot(kept, self._published.applied))
 
-    def _write(self, writes: list[_Write], timeout: float) -> int:
+    def _write(self, writes: list[Write], timeout: float) -> int:
         if not self.on:
             raise ControlError(
                 f"the control topic {self.topic} is not in use here "
                 f"({self._cannot_write or self.detail or self.state_word}): only this member can be told"
             )
-        for write in writes:
-            self._writes.put(write)
-        until = time.monotonic() + timeout
-        for write in writes:
-            if not write.done.wait(max(0.0, until - time.monotonic())):
-                raise ControlError(
-                    f"the broker did not confirm it within {timeout:g} s: it may still come into force"
-                )
-            if write.error:
-                raise ControlError(f"the control topic {self.topic} does not take it: {write.error}")
-        return max(write.offset for write in writes)
+        return self._writes.put_and_wait(writes, self.topic, timeout)
 
     # ----------------------------------------------------------------------------------------- the thread
 
@@ -287,20 +240,14 @@ class ControlLink:
 
     def _not_on(self, state: str, reason: str) -> None:
         self.state_word, self.detail = state, reason
-        while True:
-            try:
-                write = self._writes.get_nowait()
-            except queue.Empty:
-                break
-            write.error = reason
-            write.done.set()
+        self._writes.fail(reason)
         if state == OFF:
-            self.first_read.set()
             self._say(
                 logging.WARNING,
                 f"{reason}. This member is on its own: the others do not see it, and a pause is this "
                 "member's alone. It is looked for again.",
             )
+            self.first_read.set()
         elif state == AWAY:
             log.debug("the control topic %s: %s; it is tried again", self.topic, reason)
 
@@ -341,7 +288,7 @@ class ControlLink:
         self._consumer.assign([TopicPartition(self.topic, 0, confluent_kafka.OFFSET_BEGINNING)])
         self._next_look = self._clock() + LOOK_EVERY
         self._cannot_write = ""
-        self._sending, self._dirty = False, True
+        self._reporter.begin()
 
     def _turn(self) -> None:
         first = self._consumer.poll(TURN)
@@ -351,11 +298,14 @@ class ControlLink:
                 self._take(message)
             if len(messages) == BATCH and self.state.complete:
                 self._stop.wait(FLOOD_PAUSE)
-        if self.state.ignored:
-            self._say(
-                logging.WARNING,
-                f"{self.topic} has records that are not for this version of streamloop "
-                f"({', '.join(sorted(self.state.ignored))}); they are ignored",
+        if self.state.ignored and self.state.complete and not self._ignored_said:
+            self._ignored_said = True
+            log.warning(
+                "the control topic: %s has records that are not for this version of streamloop (%s); they "
+                "are ignored",
+                self.topic,
+                ", ".join(sorted(self.state.ignored)),
+                extra={"kind": "control"},
             )
         self._producer.poll(0)
         self._send_writes()
@@ -390,11 +340,14 @@ class ControlLink:
     def _own_record(self, value: bytes | None) -> None:
         entry = self.state.members.get(self.settings.member)
         if value is None:
-            self._dirty = True  # somebody took this member for gone
-            self._last_status = -HEARTBEAT
+            self._reporter.again()  # somebody took this member for gone
         elif self.state.complete and entry is not None:
             record = entry.record()
-            if record is not None and record.instance != self.instance and record.at > self._started_at + 1:
+            if (
+                record is not None
+                and record.instance != self.instance
+                and record.at > self._reporter.started_at + 1
+            ):
                 self._say(
                     logging.WARNING,
                     f"another process of this group ({record.host}, pid {record.pid}) has the name "
@@ -438,7 +391,7 @@ class ControlLink:
             )
             self.state.adopt(missing)
             for scope, hold in missing.items():
-                self._writes.put(_Write(scope.key, hold_value(hold)))
+                self._writes.put(Write(scope.key, hold_value(hold)))
         for hold in self.state.snapshot.holds.values():
             sentence = f"{hold.scope} is paused by {hold.by}"
             log.warning("control: %s", printable(sentence), extra={"kind": "operator"})
@@ -469,19 +422,12 @@ class ControlLink:
     # -------------------------------------------------------------------------------------------- writing
 
     def _send_writes(self) -> None:
-        while True:
-            try:
-                write = self._writes.get_nowait()
-            except queue.Empty:
-                return
+        for write in self._writes.take():
 
-            def report(error: Any, message: Any, write: _Write = write) -> None:
+            def report(error: Any, message: Any, write: Write = write) -> None:
                 if error is not None:
-                    write.error = str(error.str())
                     self._write_failed(error)
-                else:
-                    write.offset = message.offset()
-                write.done.set()
+                write.report(error, message)
 
             self._produce(write.key, write.value, write.headers, report)
 
@@ -501,53 +447,18 @@ class ControlLink:
         """In a delivery callback: remembers, and does nothing else."""
         if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             self._cannot_write = f"{self.topic} may not be written here ({error.str()})"
-        elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            self._longest = max(LEAST_STATUS, self._longest // 2)
 
     def _send_status(self, now: float) -> None:
-        waited = now - self._last_status
-        told = self._applied() != self._last_applied and waited >= AT_ONCE
-        if self._sending or not (told or now >= self._next_status):
-            return
-        begin = self._clock()
-        try:
-            status = self._status()
-        except RuntimeError:  # something grew while it was read
-            return
-        if status is None:
-            return
-        record = self._record(status)
-        mark = fingerprint(record)
-        changed = self._dirty or mark != self._fingerprint
-        if changed or waited >= HEARTBEAT:
-            record, value = bounded(record, self._longest)
-            self._sending, self._dirty, self._fingerprint = True, False, mark
-            self._last_status, self._last_applied = now, record.applied
+        value = self._reporter.due(now, self._topic_id)
+        if value is not None:
             self._produce(self._own_key, value, [], self._status_sent)
-        self._next_status = now + min(HEARTBEAT, max(CHANGED_EVERY, SHARE * (self._clock() - begin)))
-
-    def _record(self, status: LoopStatus, ended: str = "") -> MemberRecord:
-        return MemberRecord(
-            member=self.settings.member.encode("utf-8", "replace").decode(),
-            instance=self.instance,
-            version=__version__,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started_at=round(self._started_at, 3),
-            at=round(self._wall(), 3),
-            status=status,
-            applied=self._applied(),
-            topic_id=self._topic_id,
-            ended=ended,
-        )
 
     def _status_sent(self, error: Any, _message: Any) -> None:
-        self._sending = False
+        self._reporter.sent(error)
         if error is None:
             self._cannot_write = ""
             self._works()
             return
-        self._dirty = True
         self._write_failed(error)
         if self._cannot_write:
             self._say(
@@ -557,7 +468,7 @@ class ControlLink:
             )
 
     def _tidy(self, now: float) -> None:
-        if now < self._next_tidy:
+        if now < self._next_tidy or self.settings.member not in self.state.members:
             return
         self._next_tidy = now + TIDY_EVERY
         for name in self.state.forgotten(self.settings.member):
@@ -574,9 +485,7 @@ class ControlLink:
                 return  # another process has this name by now
             value = None
             if self._ended:
-                status = self._status()
-                if status is not None:
-                    _, value = bounded(self._record(status, self._ended), self._longest)
+                value = self._reporter.last_words(self._topic_id, self._ended)
             self._produce(self._own_key, value, [], lambda _error, _message: None)
             self._producer.flush(self._within)
         except Exception:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from streamloop.control.link import ControlError
 from streamloop.control.records import BY, LONGEST_NAME, LONGEST_REASON, OperatorHold, Scope, hold_value
 from streamloop.control.state import ControlState
 from streamloop.control.topic import CONFIG, Found, find, name_of, unusable
 from streamloop.control.view import GroupView, MemberView, view_of
+from streamloop.control.writes import ControlError
 from streamloop.kafka import config
 from streamloop.kafka.client_log import librdkafka_log
 from streamloop.preflight import make_admin

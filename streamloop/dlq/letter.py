@@ -35,8 +35,8 @@ _INT32: Final = 2**31 - 1
 _INT64: Final = 2**63 - 1
 _LAST_SECOND: Final = 253_402_300_799
 _FINGERPRINT: Final = re.compile("[0-9A-Za-z_-]{1,64}")
-_TRACEPARENT: Final = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*", re.DOTALL)
-_NO_TRACE: Final = "0" * 32
+_TRACEPARENT: Final = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+_NO_TRACE: Final = b"0" * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +91,23 @@ def letter_of(message: Any) -> DeadLetter:
     headers = _headers(message)
     # Of duplicates the last one is the newest: routers that append put theirs behind.
     named: dict[str, bytes | None] = dict(headers)
-    topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
-    known = _read(named, headers)
-    error_class, error_message = known.error_class, known.error_message
-    fingerprint = known.fingerprint or fingerprint_of(error_class, error_message)
+    known = _read(named, headers) if named else _NOTHING
+    epoch = message.leader_epoch()
     return DeadLetter(
-        topic,
-        partition,
-        offset,
+        message.topic() or "",
+        message.partition() or 0,
+        message.offset() or 0,
         stamp if kind and stamp >= 0 else None,
-        _leader_epoch(message),
+        epoch if epoch is not None and epoch >= 0 else None,
         message.key(),
         message.value(),
         headers,
         known.written_by,
         known.original,
         known.group,
-        error_class,
-        error_message,
-        fingerprint,
+        known.error_class,
+        known.error_message,
+        known.fingerprint or fingerprint_of(known.error_class, known.error_message),
         known.attempts,
         known.first_failed_at,
         known.failed_at,
@@ -132,6 +130,9 @@ class _Known:
     attempts: int | None = None
     first_failed_at: float | None = None
     failed_at: float | None = None
+
+
+_NOTHING: Final = _Known(UNKNOWN)
 
 
 def _read(named: Mapping[str, bytes | None], headers: hd.RawHeaders) -> _Known:
@@ -161,7 +162,8 @@ def _written_by(named: Mapping[str, bytes | None]) -> str:
 def _streamloop(named: Mapping[str, bytes | None]) -> _Known:
     get = named.get
     message = get(hd.ERROR_MESSAGE)
-    fingerprint = _text(get(hd.ERROR_FINGERPRINT))
+    first, last = get(hd.FIRST_FAILED_AT), get(hd.FAILED_AT)
+    failed_at = _time(last)
     return _Known(
         STREAMLOOP,
         _coordinates(
@@ -170,13 +172,13 @@ def _streamloop(named: Mapping[str, bytes | None]) -> _Known:
             get(hd.ORIGINAL_OFFSET),
             get(hd.ORIGINAL_TIMESTAMP),
         ),
-        _text(get(hd.ORIGINAL_GROUP)) or None,
-        _text(get(hd.ERROR_CLASS)),
+        _name(get(hd.ORIGINAL_GROUP)) or None,
+        _name(get(hd.ERROR_CLASS)),
         _text(message if message is not None else get(hd.DLQ_MESSAGE)),
-        fingerprint if _FINGERPRINT.fullmatch(fingerprint) else "",
+        _fingerprint(get(hd.ERROR_FINGERPRINT)),
         _number(get(hd.ATTEMPT), _INT32),
-        _time(get(hd.FIRST_FAILED_AT)),
-        _time(get(hd.FAILED_AT)),
+        failed_at if first == last else _time(first),
+        failed_at,
     )
 
 
@@ -236,7 +238,7 @@ def _kafka(named: Mapping[str, bytes | None]) -> _Known:
 def _coordinates(
     topic: bytes | None, partition: bytes | None, offset: bytes | None, timestamp: bytes | None
 ) -> hd.Coordinates | None:
-    name, at, where = _text(topic), _number(partition, _INT32), _number(offset, _INT64)
+    name, at, where = _name(topic), _number(partition, _INT32), _number(offset, _INT64)
     if not name or at is None or where is None:
         return None
     return hd.Coordinates(name, at, where, _number(timestamp, _INT64))
@@ -247,17 +249,31 @@ def _headers(message: Any) -> hd.RawHeaders:
         found = message.headers() or []
     except Exception:  # noqa: BLE001 - a name that is not UTF-8 makes the client raise
         return []
-    return list(found)
-
-
-def _leader_epoch(message: Any) -> int | None:
-    found = message.leader_epoch()
-    return found if found is not None and found >= 0 else None
+    return found if isinstance(found, list) else list(found)
 
 
 def _text(raw: bytes | None) -> str:
     """The text of a header; what is no UTF-8 is escaped, never lost. '' when it is absent."""
     return raw.decode("utf-8", "backslashreplace") if isinstance(raw, bytes) else ""
+
+
+_NAMES: Final[dict[bytes | None, str]] = {None: ""}
+"""Texts that many letters share: topics, groups, error classes. One string for all of them, and no work."""
+_MOST_NAMES: Final = 2_000
+
+
+def _name(raw: bytes | None) -> str:
+    found = _NAMES.get(raw)
+    if found is None:
+        found = _text(raw)
+        if len(found) <= 300 and len(_NAMES) < _MOST_NAMES:
+            _NAMES[raw] = found
+    return found
+
+
+def _fingerprint(raw: bytes | None) -> str:
+    found = _name(raw)
+    return found if not found or _FINGERPRINT.fullmatch(found) else ""
 
 
 def _number(raw: bytes | None, most: int) -> int | None:
@@ -291,5 +307,5 @@ def _time(raw: bytes | None) -> float | None:
 def _trace_id(raw: bytes | None) -> str | None:
     if not isinstance(raw, bytes) or len(raw) > 512:
         return None
-    match = _TRACEPARENT.fullmatch(_text(raw))
-    return match[1] if match is not None and match[1] != _NO_TRACE else None
+    match = _TRACEPARENT.match(raw)
+    return match[1].decode("ascii") if match is not None and match[1] != _NO_TRACE else None

@@ -37,7 +37,12 @@ IDLE_TIMEOUT: Final = 60.0
 """Seconds in which nothing at all came from any partition."""
 SKEW_MS: Final = 5 * 60_000
 """A record bears the time at which it was sent or stored; the clock that says when it died may be behind."""
-PREFETCH_KBYTES: Final = 8 * 1024
+PREFETCH_KBYTES: Final = 2 * 1024
+PREFETCH_MESSAGES: Final = 5_000
+"""Of each partition: librdkafka does not count headers, of which a dead letter has many."""
+FETCH_BYTES: Final = 4 * 1024 * 1024
+PARTITION_FETCH_BYTES: Final = 512 * 1024
+"""As they come, perhaps compressed to a tenth. A larger record comes all the same, alone."""
 BATCH: Final = 500
 BATCH_BYTES: Final = 8 * 1024 * 1024
 """A batch is asked for so that its records, each as large as the largest of the last batch, stay in this."""
@@ -121,7 +126,9 @@ def reader_config(settings: Settings, *, read_committed: bool = True) -> dict[st
         "log_level": 0,  # what it can't do is raised and told in a sentence
         "isolation.level": "read_committed" if read_committed else "read_uncommitted",
         "queued.max.messages.kbytes": min(PREFETCH_KBYTES, max(1, settings.prefetch_bytes // 1024)),
-        "fetch.max.bytes": PREFETCH_KBYTES * 1024,  # a larger record comes all the same, alone
+        "queued.min.messages": PREFETCH_MESSAGES,
+        "fetch.max.bytes": FETCH_BYTES,
+        "max.partition.fetch.bytes": PARTITION_FETCH_BYTES,
         # An end of partition is told by a fetch that came back empty: this is how long such a fetch waits.
         "fetch.wait.max.ms": 50,
     }

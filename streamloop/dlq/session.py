@@ -172,8 +172,8 @@ class Session:
                 return TakenOverError(f"Another run of this group has taken over ({error}).")
             mine = view.runs.get(self.record.run)
             others = [run for run in view.runs.values() if run.run != self.record.run]
-            if mine is None:  # fenced before it was written
-                others = [run for run in others if run.is_alive(time.time())]
+            if mine is None:  # fenced before it was written: whoever was heard of since this one began
+                others = [run for run in others if run.heartbeat_at >= self.record.started_at]
             newest = max(others, key=lambda run: run.heartbeat_at, default=None)
             if newest is not None and (mine is None or mine.state != RUNNING):
                 return TakenOverError(f"Taken over by {newest.whose}.")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from streamloop.errors import StreamLoopError
+from streamloop.kafka.client_log import librdkafka_log
 from streamloop.kafka.config import producer_config
 from streamloop.kafka.produce_errors import Meaning, meaning_of
 
@@ -99,6 +100,10 @@ def nowhere(_point: str) -> None:
     """The hook of the points at which a test stops a writer."""
 
 
+def _producer(config: dict[str, Any]) -> Any:
+    return Producer(config, logger=librdkafka_log)
+
+
 @dataclass(slots=True)
 class _Report:
     """What became of one record."""
@@ -120,7 +125,7 @@ class LedgerWriter:
         *,
         message_max_bytes: int | None = None,
         at: Callable[[str], None] = nowhere,
-        producer_factory: Callable[[dict[str, Any]], Any] = Producer,
+        producer_factory: Callable[[dict[str, Any]], Any] = _producer,
         patience: float = PATIENCE,
     ) -> None:
         self._ledger = ledger

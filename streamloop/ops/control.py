@@ -12,9 +12,9 @@ import time
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from streamloop.control.link import ControlError
 from streamloop.control.records import LONGEST_REASON, Scope
 from streamloop.control.view import hide
+from streamloop.control.writes import ControlError
 from streamloop.ops.web import Answer, Application, RefusedError, Request, answer_json, json_object
 from streamloop.telemetry.logs import printable
 from streamloop.version import __version__

@@ -507,6 +507,11 @@ class Settings(HandlerSettings):
     """
     control_topic_name: Text = "{group}.control"
     """Name of the control topic."""
+    count_dead_letters: bool = True
+    """Whether a member counts the open dead letters, where metrics are shown (loop_dead_letters_open).
+
+    It reads each dead-letter topic once, at no more than 8 MiB/s.
+    """
     metrics_exporter: Annotated[Literal["auto", "otlp", "none"], Word] = "auto"
     """Whether metrics are pushed over OTLP. auto: when OTEL_METRICS_EXPORTER or an OTLP endpoint is set."""
 

@@ -105,6 +105,10 @@ def test_a_topic_or_a_partition_can_be_held_alone_and_what_nobody_reads_is_refus
     assert set(a.held) == {(name, 1), (other, 0)}
     assert "was not paused" in cli(team, "resume", name).output
     assert set(a.held) == {(name, 1), (other, 0)}
+    seen = cli(team, "group")
+    assert seen.exit_code == 0
+    assert f"paused: {name}/1" in seen.output
+    assert "3 partitions, 2 held" in seen.output
     left = cli(team, "resume", other)
     assert f"still paused: {name}/1" in left.output
     assert set(a.held) == {(name, 1)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamloop.dlq.filters import Filter
 from streamloop.dlq.plan import ReplayPlan
 from tests.replay.shop import Shop, text
 
