@@ -72,8 +72,8 @@ def groups_view(
         parts.append(
             Text(
                 f"{_many(found.others, 'letter')} of other fingerprints than the "
-                f"{_many(len(found.groups), 'group')} that are kept: counted, not grouped (choose with --error, "
-                "--since or --at)",
+                f"{_many(len(found.groups), 'group')} that are kept: counted, not grouped "
+                "(choose with --error, --since or --at)",
                 style="yellow",
             )
         )
