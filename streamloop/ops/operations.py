@@ -10,9 +10,9 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from streamloop.dlq.counting import DeadLetterCounter, counted_of
 from streamloop.ops.console.application import Console
 from streamloop.ops.console.letters import desk_of
-from streamloop.dlq.counting import DeadLetterCounter, counted_of
 from streamloop.ops.control import control_application
 from streamloop.ops.guard import Guard
 from streamloop.ops.listener import Listener

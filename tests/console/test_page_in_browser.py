@@ -320,7 +320,7 @@ def test_the_keyboard_alone_reaches_and_does_everything(pages: Pages, url: str, 
     keys.press("Enter")
     see.get_by_role("heading", name="Done").first.wait_for()
     assert desk.asked[-1][0] == "replay"
-    assert see.locator("#announce").inner_text() == "The replay is done"
+    see.locator("#announce", has_text="The replay is done").wait_for(state="attached")
 
 
 def test_a_dialog_closes_with_escape_and_gives_the_focus_back(pages: Pages, url: str) -> None:

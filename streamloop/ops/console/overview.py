@@ -223,7 +223,17 @@ def _totals(members: list[_Member], gone: int, partitions: list[dict[str, Any]])
         "running": sum(each.running for each in consumers),
         "retries_waiting": _lag(retries),
         "waiting_in_place": sum(each.waiting for each in consumers),
+        "dead_letters": _dead_letters(members),
     }
+
+
+def _dead_letters(members: Iterable[_Member]) -> int | None:
+    """Open ones, as far as somebody has counted them; None: nobody has."""
+    counted: dict[str, int] = {}
+    for member in members:
+        if member.status is not None:
+            counted |= member.status.open_dead_letters
+    return sum(counted.values()) if counted else None
 
 
 def _lag(topics: Iterable[TopicTotals]) -> int | None:

@@ -73,6 +73,7 @@ export function mount(root, _args, app) {
       tile("Oldest waits", age(sums.lag_seconds), "of what is not acknowledged"),
       tile("Held partitions", number(sums.held), reasons || "nothing is held", busy ? "warn" : null),
       tile("Wait for a retry", number(sums.retries_waiting === null ? null : sums.retries_waiting), `${number(sums.waiting_in_place)} more in place`),
+      tile("Open dead letters", number(sums.dead_letters), sums.dead_letters === null ? "not counted (yet)" : h("a", { href: "#/dead" }, "look at them"), sums.dead_letters > 0 ? "warn" : null),
       tile("In the process", number(sums.buffered), `${number(sums.running)} with a handler`));
   }
 
