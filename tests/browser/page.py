@@ -69,6 +69,11 @@ class Watched:
         self.page.get_by_role("navigation").get_by_role("link", name=view).click()
         self.page.get_by_role("heading", level=1, name=view).wait_for()
 
+    def move(self, url: str) -> None:
+        """To another member's console."""
+        self.base = url
+        self.page.goto(url)
+
     def problems(self) -> list[str]:
         """What a page must not do."""
         violations: list[str] = [] if self.page.is_closed() else self.page.evaluate("window.violations || []")

@@ -39,10 +39,10 @@ def test_a_person_finds_the_group_dry_runs_replays_and_sees_the_result(page: Wat
     page.go("Dead letters")
     see.get_by_role("checkbox", name="Choose payments.PaymentRefused").check()
     see.get_by_role("button", name="Dry run…").click()
-    see.get_by_text("39 messages would be replayed").wait_for()
+    see.locator("main").get_by_text("39 messages would be replayed").wait_for()
     see.get_by_label("Messages a second").fill("5")
     see.get_by_role("button", name="Replay 39 messages").click()
-    see.get_by_role("heading", name="Done").first.wait_for()
+    see.get_by_role("heading", name="Done", exact=True).wait_for()
     assert see.get_by_text("39 messages were replayed.").count() == 1
     what, (where, plan, by) = desk.asked[-1]
     assert (what, where["fingerprints"], plan["rate"], by) == ("replay", ["9f2c41aa07d3be55"], 5, "Ada")
@@ -318,7 +318,7 @@ def test_the_keyboard_alone_reaches_and_does_everything(pages: Pages, url: str, 
     assert see.evaluate("document.activeElement.tagName") == "H1"
     tab_to("Replay 39 messages")
     keys.press("Enter")
-    see.get_by_role("heading", name="Done").first.wait_for()
+    see.get_by_role("heading", name="Done", exact=True).wait_for()
     assert desk.asked[-1][0] == "replay"
     see.locator("#announce", has_text="The replay is done").wait_for(state="attached")
 

@@ -27,7 +27,7 @@ export function outcomeParts(counts, outcomes) {
   const parts = Object.entries(outcomes || {}).filter(([, value]) => value > 0);
   const total = parts.reduce((sum, [, value]) => sum + value, 0);
   return h("div", { class: "stack" },
-    h("h3", null, "Done"), sums(counts),
+    h("h3", null, "What was done"), sums(counts),
     total > 0 && h("h3", null, "What became of it"),
     total > 0 && h("div", { class: "parts", role: "img", "aria-label": parts.map(([key, value]) => `${name(key)} ${value}`).join(", ") },
       parts.map(([key, value]) => h("i", { "data-tone": OUTCOME_TONES[key] || "accent", style: { width: `${(100 * value / total).toFixed(2)}%` } }))),
