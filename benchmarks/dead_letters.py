@@ -2,7 +2,8 @@
 
 Rivals, each in a process of its own, round by round on the same topic of one real Kafka: `dlq ls` as the
 command line runs it (bounds, ledger, headers, groups), a bare loop that only counts messages, and a bare loop
-that also asks for each message's headers. Shown are medians; the last line is JSON. It judges no figure.
+that also asks for each message's headers. Shown are medians; the ratios are of CPU time (all threads of the
+process), which other work on the machine changes least. The last line is JSON. It judges no figure.
 
     python -m benchmarks.dead_letters --letters 1000000 --rounds 3
 """
@@ -104,7 +105,7 @@ def bare(settings: Settings, *, headers: bool) -> int:
 def run(rival: str, brokers: str) -> dict[str, Any]:
     """One rival in this process: letters, seconds from before the first question, peak memory."""
     settings = Settings(brokers=(brokers,), group=GROUP)
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     groups = 0
     if rival == "ls":
         found = read_groups(settings, [TOPIC], bounds=open_bounds(settings, [TOPIC]))
@@ -112,14 +113,51 @@ def run(rival: str, brokers: str) -> dict[str, Any]:
         letters, groups = found.letters, len(found.groups)
     else:
         letters = bare(settings, headers=rival == "headers")
-    seconds = time.perf_counter() - began
-    return {"letters": letters, "groups": groups, "seconds": round(seconds, 2), "peak_mib": peak_mib()}
+    return {
+        "letters": letters,
+        "groups": groups,
+        "seconds": round(time.perf_counter() - began, 2),
+        "cpu_seconds": round(time.process_time() - cpu_began, 2),
+        "peak_mib": peak_mib(),
+    }
 
 
 def peak_mib() -> int:
     """This program's largest resident size. (ru_maxrss would count the parent's, from before the exec.)"""
     status = Path("/proc/self/status").read_text("ascii")
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")) // 1024
+
+
+def one_round(brokers: str, letters: int) -> dict[str, dict[str, Any]]:
+    """Each rival once, in a process of its own."""
+    answers: dict[str, dict[str, Any]] = {}
+    for rival in RIVALS:
+        command = [sys.executable, "-m", "benchmarks.dead_letters", "--one", rival, brokers]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        if found["letters"] != letters:
+            raise SystemExit(f"{rival} saw {found['letters']} of {letters} letters")
+        answers[rival] = found
+    return answers
+
+
+def show(console: Console, letters: int, groups: int, answer: dict[str, Any]) -> None:
+    """The medians, with the ratios of CPU time."""
+    table = Table(title=f"{letters:,} dead letters, {groups} groups", title_justify="left")
+    for name in ("rival", "seconds", "of CPU", "letters/s", "peak memory", "dlq ls takes"):
+        table.add_column(name, justify="left" if name == "rival" else "right")
+    names = {"bare": "consume loop", "headers": "consume loop, headers read", "ls": "dlq ls"}
+    for rival, name in names.items():
+        found = answer[rival]
+        table.add_row(
+            name,
+            f"{found['seconds']:.1f}",
+            f"{found['cpu_seconds']:.1f}",
+            f"{letters / found['seconds']:,.0f}",
+            f"{found['peak_mib']} MiB",
+            "" if rival == "ls" else f"{answer[f'ls/{rival}']:.1f} x CPU",
+        )
+    console.print(table)
 
 
 @click.command()
@@ -132,6 +170,7 @@ def main(letters: int, rounds: int, one: tuple[str, str] | None) -> None:
         print(json.dumps(run(*one)))
         return
     console = Console(highlight=False)
+    seen: list[dict[str, dict[str, Any]]] = []
     try:
         with KafkaCluster(jvm=BENCH_JVM) as cluster:
             cluster.create_topic(PARTITIONS, name=TOPIC)
@@ -139,49 +178,22 @@ def main(letters: int, rounds: int, one: tuple[str, str] | None) -> None:
             held = sum(cluster.end_offsets(TOPIC).values())
             if held != letters:
                 raise SystemExit(f"{TOPIC} has {held} letters instead of {letters}")
-            seen: dict[str, list[dict[str, Any]]] = {rival: [] for rival in RIVALS}
             for number in range(rounds):
-                for rival in RIVALS:
-                    command = [
-                        sys.executable,
-                        "-m",
-                        "benchmarks.dead_letters",
-                        "--one",
-                        rival,
-                        cluster.bootstrap,
-                    ]
-                    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-                    found = json.loads(done.stdout.splitlines()[-1])
-                    if found["letters"] != letters:
-                        raise SystemExit(f"{rival} saw {found['letters']} of {letters} letters")
-                    seen[rival].append(found)
-                    console.print(
-                        f"  round {number + 1}: {rival} {found['seconds']:g} s, {found['peak_mib']} MiB"
-                    )
+                seen.append(one_round(cluster.bootstrap, letters))
+                said = (f"{rival} {found['seconds']:g} s" for rival, found in seen[-1].items())
+                console.print(f"  round {number + 1}: {', '.join(said)}")
     except KafkaUnavailableError as error:
         sys.exit(str(error))
     answer: dict[str, Any] = {"letters": letters}
     for rival in RIVALS:
         answer[rival] = {
-            "seconds": statistics.median(each["seconds"] for each in seen[rival]),
-            "peak_mib": max(each["peak_mib"] for each in seen[rival]),
+            "seconds": statistics.median(each[rival]["seconds"] for each in seen),
+            "cpu_seconds": statistics.median(each[rival]["cpu_seconds"] for each in seen),
+            "peak_mib": max(each[rival]["peak_mib"] for each in seen),
         }
-    table = Table(title=f"{letters:,} dead letters, {seen['ls'][0]['groups']} groups", title_justify="left")
-    for name in ("rival", "seconds", "letters/s", "peak memory", "ls takes"):
-        table.add_column(name, justify="left" if name == "rival" else "right")
-    for rival in RIVALS:
-        seconds = answer[rival]["seconds"]
-        ratio = answer["ls"]["seconds"] / seconds
-        table.add_row(
-            {"bare": "consume loop", "headers": "consume loop, headers read", "ls": "dlq ls"}[rival],
-            f"{seconds:.1f}",
-            f"{letters / seconds:,.0f}",
-            f"{answer[rival]['peak_mib']} MiB",
-            "" if rival == "ls" else f"{ratio:.1f} x",
-        )
-        if rival != "ls":
-            answer[f"ls/{rival}"] = round(ratio, 2)
-    console.print(table)
+    for rival in ("bare", "headers"):
+        answer[f"ls/{rival}"] = round(answer["ls"]["cpu_seconds"] / answer[rival]["cpu_seconds"], 2)
+    show(console, letters, seen[0]["ls"]["groups"], answer)
     print(json.dumps(answer))
 
 

@@ -79,7 +79,8 @@ class Topics:
             if name in self.sources or name in self._hops or names.count(name) > 1:
                 raise TopicError(
                     f"topic {name} is used twice in this loop: a topic has one consumer, and retry and "
-                    "replay topics are not read as source topics; use another topic, or a loop (a group) of its own"
+                    "replay topics are not read as source topics; use another topic, or a loop (a group) of "
+                    "its own"
                 )
         self.sources[source.name] = source
         for at, retry in enumerate(source.retry):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from streamloop.cli.dlq import dlq
+from streamloop.cli.dlq_replay import COMMANDS as DLQ_COMMANDS
 from streamloop.cli.group import group
 from streamloop.cli.logs import set_up_logging
 from streamloop.cli.options import overrides, with_settings
@@ -180,6 +181,8 @@ def version() -> None:
         click.echo(f"{name} {number}")
 
 
+for _command in DLQ_COMMANDS:
+    dlq.add_command(_command)
 main.add_command(group)
 main.add_command(pause)
 main.add_command(resume)

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from streamloop.dlq.choosing import preview
+from streamloop.dlq.exporting import export_letters
 from streamloop.dlq.filters import ALL, Filter
+from streamloop.dlq.importing import Import, ImportSummary
 from streamloop.dlq.ledger import LedgerView, read_ledger
 from streamloop.dlq.letter import DeadLetter, letter_of
+from streamloop.dlq.listing import read_groups
 from streamloop.dlq.plan import DEFAULT, Preview, ReplayPlan, ReplaySummary, RunProgress
+from streamloop.dlq.purge import Purge, PurgeSummary
 from streamloop.dlq.reading import BoundedReader, NoRecord, ReadError, open_bounds, read_one, topic_admin
 from streamloop.dlq.replay import Replay
 from streamloop.dlq.runs import RunRecord, who_am_i
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from streamloop.app import StreamLoop
+    from streamloop.dlq.exporting import Exported
+    from streamloop.dlq.groups import Groups
+    from streamloop.dlq.reading import Progress
     from streamloop.settings import ConsumerSettings, Settings
 
 
@@ -88,6 +95,28 @@ class DeadLetters:
         return [each.name for each in dead_letter_topics(self.settings, named=self._named, sources=pairs)]
 
     # ------------------------------------------------------------------------------------------- looking
+
+    def groups(
+        self,
+        where: Filter = ALL,
+        *,
+        limit: int | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> Groups:
+        """The letters that the filter means, grouped by error; ``limit``: letters at most."""
+        topics = self.topics()
+        bounds = open_bounds(self.settings, topics, where)
+        return read_groups(
+            self.settings,
+            topics,
+            where,
+            bounds=bounds,
+            state_of=read_ledger(self.settings, bounds.topic_ids, stop=stop).state,
+            most_letters=limit,
+            progress=progress,
+            stop=stop,
+        )
 
     def letters(
         self,
@@ -184,6 +213,87 @@ class DeadLetters:
             progress=progress,
             stop=stop,
         )
+
+    # ------------------------------------------------------------------------------------- putting away
+
+    def purge(
+        self,
+        where: Filter,
+        *,
+        by: str | None = None,
+        delete_records: bool = False,
+        forget: bool = False,
+        takeover: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> PurgeSummary:
+        """Put the open letters that the filter means away: neither listed nor replayed any more.
+
+        ``delete_records``: also delete the records before the first open letter of each partition, those
+        that were replayed included. ``forget``: drop the ledger's entries of deleted letters; an export made
+        before could then bring them back open. Raises InProgressError, ReadError, ConfigurationError.
+        """
+        return Purge(
+            self.settings,
+            self.topics(),
+            where,
+            by=by or who_am_i(),
+            delete_records=delete_records,
+            forget=forget,
+            takeover=takeover,
+            progress=progress,
+            stop=stop,
+        ).run()
+
+    def export(
+        self,
+        where: Filter,
+        out: IO[bytes],
+        *,
+        only_open: bool = False,
+        limit: int | None = None,
+        progress: Callable[[Progress], None] | None = None,
+        stop: threading.Event | None = None,
+    ) -> Exported:
+        """Write letters as JSON lines, byte for byte, with the identity that the ledger knows them by."""
+        bounds = open_bounds(self.settings, self.topics(), where)
+        return export_letters(
+            self.settings,
+            bounds,
+            where,
+            out,
+            state_of=read_ledger(self.settings, bounds.topic_ids).state,
+            only_open=only_open,
+            limit=limit,
+            progress=progress,
+            stop=stop,
+        )
+
+    def import_(
+        self,
+        file: BinaryIO,
+        name: str = "export",
+        *,
+        by: str | None = None,
+        takeover: bool = False,
+        stop: threading.Event | None = None,
+    ) -> ImportSummary:
+        """Put exported letters back that were neither replayed, purged nor put back since, and are gone.
+
+        ``file`` must be seekable; ``name`` is for messages. Raises InProgressError, ReadError,
+        ConfigurationError.
+        """
+        return Import(
+            self.settings,
+            file,
+            name,
+            by=by or who_am_i(),
+            topics=self._named,
+            takeover=takeover,
+            stop=stop,
+        ).run()
+
+    # ------------------------------------------------------------------------------------------ the runs
 
     def runs(self) -> list[RunRecord]:
         """All runs that the ledger knows, the newest first."""

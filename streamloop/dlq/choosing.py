@@ -14,7 +14,8 @@ from streamloop.dlq.ledger import IMPORTED, PURGED, REPLAYED, LedgerView, read_l
 from streamloop.dlq.letter import DeadLetter, letter_of
 from streamloop.dlq.plan import DEFAULT, MOST_NAMED, Preview, ReplayPlan, RunProgress
 from streamloop.dlq.reading import BoundedReader, open_bounds, topic_admin
-from streamloop.dlq.targets import Skip, Targets, describe_target, record_for
+from streamloop.dlq.targets import Skip, Target, Targets, describe_target, members_of, record_for
+from streamloop.kafka.config import retry_group
 
 if TYPE_CHECKING:
     import threading
@@ -128,4 +129,9 @@ def preview(
     found.hidden = sum(bounds.hidden.values())
     if found.would_go:
         found.readers = targets.readers(sorted(origins))
+        group = {Target.SOURCE: settings.group, Target.TOPIC: ""}.get(plan.target, retry_group(settings))
+        if group and members_of(settings, group) == 0:
+            found.waiting = (
+                f"No member of {group} is there now: what is replayed waits in its topic until one is."
+            )
     return found

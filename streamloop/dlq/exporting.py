@@ -26,7 +26,7 @@ import orjson
 from streamloop.dlq.groups import OPEN
 from streamloop.dlq.letter import letter_of
 from streamloop.dlq.listing import notes_of
-from streamloop.dlq.reading import BoundedReader
+from streamloop.dlq.reading import BoundedReader, ReadError, recreated
 from streamloop.errors import ConfigurationError, StreamLoopError
 
 if TYPE_CHECKING:
@@ -188,6 +188,11 @@ def export_letters(
                 break
         complete = whole and reader.complete
         notes = notes_of(reader)
+    for topic in recreated(settings, bounds):
+        raise ReadError(
+            f"The topic {topic} was deleted or made anew while it was exported: its records can't be told "
+            "from those of the old one. Start again."
+        )
     out.write(line(end_line(records, complete=complete)))
     return Exported(records, complete, notes)
 

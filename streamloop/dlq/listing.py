@@ -1,4 +1,4 @@
-"""Reads dead letters within bounds: grouped, one after the other, or a single one.
+"""Reads dead letters within bounds: grouped, or a single one.
 
 Everything here blocks and belongs to one thread; ``stop`` (an event) ends it early, with what was read so
 far. The ledger's word on a letter comes in as a function, so that nothing here knows how it is kept. Called
@@ -17,7 +17,7 @@ from streamloop.dlq.reading import TIMEOUT, BoundedReader, Bounds, NoRecord, ope
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from streamloop.dlq.filters import Filter
     from streamloop.dlq.reading import Progress
@@ -74,36 +74,6 @@ def read_groups(
             states=grouper.states,
             notes=notes_of(reader),
         )
-
-
-def read_letters(
-    settings: Settings,
-    topics: Sequence[str],
-    where: Filter = ALL,
-    *,
-    bounds: Bounds | None = None,
-    limit: int | None = None,
-    progress: Callable[[Progress], None] | None = None,
-    stop: threading.Event | None = None,
-) -> Iterator[DeadLetter]:
-    """The dead letters that match, in the order of their offsets within each partition; at most ``limit``.
-
-    Raises ReadError, ConfigurationError.
-    """
-    fixed = bounds if bounds is not None else open_bounds(settings, topics, where)
-    left = limit
-    if left == 0:
-        return
-    with BoundedReader(settings, fixed, progress=progress, stop=stop) as reader:
-        for batch in reader:
-            for message in batch:
-                letter = letter_of(message)
-                if where.matches(letter):
-                    yield letter
-                    if left is not None:
-                        left -= 1
-                        if left == 0:
-                            return
 
 
 def read_letter(

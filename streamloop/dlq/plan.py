@@ -89,6 +89,8 @@ class Preview:
     hidden: int = 0
     samples: list[str] = field(default_factory=list)
     readers: dict[str, list[str]] = field(default_factory=dict)
+    waiting: str = ""
+    """A sentence, when no member is there that would handle what is replayed."""
     busy: str = ""
     complete: bool = True
 

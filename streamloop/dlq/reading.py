@@ -236,6 +236,23 @@ def _asked(places: Sequence[Places], place: Partition) -> tuple[int | None, int 
     return min(each.first for each in mine), last
 
 
+def recreated(settings: Settings, bounds: Bounds, *, admin: TopicAdmin | None = None) -> list[str]:
+    """Topics within ``bounds`` that are others now than when these were fixed: deleted, or made anew.
+
+    A reading can't always tell by itself: a new log may be as long as the old one. Raises ReadError.
+    """
+    asking = admin or topic_admin(settings)
+    try:
+        described = asking.describe(bounds.topic_ids, TIMEOUT, configs=False)
+    except BrokersUnreachableError as error:
+        raise ReadError(str(error)) from None
+    return [
+        name
+        for name, facts in described.items()
+        if facts is None or (isinstance(facts, TopicFacts) and facts.topic_id != bounds.topic_ids[name])
+    ]
+
+
 class _Asking:
     """Questions about topics, repeated until everything is told or the time is over."""
 

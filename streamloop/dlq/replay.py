@@ -24,11 +24,8 @@ from streamloop.dlq.targets import Skip, Target, Targets, describe_target
 from streamloop.dlq.writer import (
     MOST_BYTES,
     MOST_RECORDS,
-    PATIENCE,
-    AbortedError,
     Entry,
     Placed,
-    RefusedError,
     UnavailableError,
     UnknownOutcomeError,
     nowhere,
@@ -36,7 +33,6 @@ from streamloop.dlq.writer import (
 from streamloop.errors import ConfigurationError, StreamLoopError
 from streamloop.kafka import headers as hd
 from streamloop.kafka.config import retry_group
-from streamloop.kafka.topics import TopicFacts
 
 if TYPE_CHECKING:
     import threading
@@ -53,7 +49,6 @@ LEAST_BAD: Final = 5
 """Letters that come back before a replay stops after its canary."""
 COLLECT: Final = 1.0
 """Seconds after which letters are replayed although more would fit into the transaction."""
-ROOM: Final = 1024 * 1024
 STOPPED_FROM_OUTSIDE: Final = "It was told to stop (by a signal, or by its caller)."
 
 
@@ -105,8 +100,8 @@ class Replay:
         self._watched: set[str] = set()
         self._started = False
         self._canary_left = 0
-        self._enough = False
-        """The limit is reached."""
+        self._is_through = False
+        """All that is meant was sent, or as much as the limit allows."""
         self._session: Session
         self._settling: Settling
         self._reader: BoundedReader | None = None
@@ -138,21 +133,19 @@ class Replay:
         What ends it early is told in the summary (its ``state`` and ``note``). Raises InProgressError, and
         ConfigurationError or ReadError for what kept it from beginning.
         """
-        facts = self._facts()
         summary = self.summary
         try:
-            with Session(
+            with Session.for_topics(
                 self._settings,
                 self.record,
-                like=next(iter(facts.values())),
-                topic_ids={name: each.topic_id for name, each in facts.items()},
+                self._topics,
+                self._admin,
                 courteous=self._courteous,
-                admin=self._admin,
-                message_max_bytes=self._largest(facts),
                 at=self._at,
                 stop=self._stop,
             ) as session:
                 self._session = session
+                self._topics = self.record.topics
                 self._go_on()
         except TakenOverError as error:
             summary.state, summary.note = FAILED, str(error)
@@ -162,20 +155,6 @@ class Replay:
             summary.state, summary.note = FAILED, str(error)
         summary.seconds = time.monotonic() - self._began
         return summary
-
-    def _facts(self) -> dict[str, TopicFacts]:
-        described = self._admin.describe(self._topics, 30.0)
-        facts = {name: each for name, each in described.items() if isinstance(each, TopicFacts)}
-        if not facts:
-            raise ReadError(
-                f"There is no dead-letter topic to replay from ({', '.join(self._topics) or 'none found'})."
-            )
-        self._topics = list(facts)
-        return facts
-
-    def _largest(self, facts: Mapping[str, TopicFacts]) -> int | None:
-        limits = [each.max_message_bytes for each in facts.values() if each.max_message_bytes]
-        return max(limits) * 3 // 2 + ROOM if limits else None
 
     # ----------------------------------------------------------------------------------------- the course
 
@@ -204,7 +183,7 @@ class Replay:
                         self._after_canary()
                 elif plan.threshold < 1:
                     self._watch()
-            if not (self._enough or (self._reader is not None and self._reader.complete)):
+            if not self._is_through:
                 raise _Stop(STOPPED_FROM_OUTSIDE)
             self._settle_last()
         except _Stop as stop:
@@ -273,10 +252,14 @@ class Replay:
                 yield pending
                 pending, size = [], 0
             if full and not pending:
-                self._enough = True
+                self._is_through = True
                 return
-        if pending and not self._is_stopped():
+        if self._is_stopped():
+            self._is_through = self._reader.complete and not pending
+            return
+        if pending:
             yield pending
+        self._is_through = self._reader.complete
 
     def _most_at_once(self) -> int:
         most = MOST_RECORDS
@@ -320,80 +303,39 @@ class Replay:
     def _send(self, items: list[Item]) -> None:
         """All of them, or what of them the brokers take."""
         self._watch_targets(items)
-        until = time.monotonic() + PATIENCE
-        todo = [items]
-        while todo:
-            part = todo.pop()
-            try:
-                placed = self._session.transact([each.publish for each in part], self._entries(part))
-            except RefusedError as error:
-                if len(part) == 1:
-                    self._refused(part[0].letter, str(error))
-                else:
-                    half = len(part) // 2
-                    todo += [part[half:], part[:half]]
-                continue
-            except AbortedError as error:
-                if error.at_commit:
-                    part = self._not_written(part)
-                if time.monotonic() >= until or self._is_stopped():
-                    raise UnavailableError(f"The brokers take nothing: {error}.") from None
-                if part:
-                    todo.append(part)
-                time.sleep(0.1)
-                continue
-            except UnknownOutcomeError:
-                self.summary.unsure = len(part)
-                raise
-            self._sent(part, placed)
+        try:
+            for part, placed in self._session.send(
+                items,
+                lambda item: item.publish,
+                self._entries,
+                place=lambda item: item.letter.place,
+                refused=lambda item, why: self._refused(item.letter, why),
+            ):
+                self.summary.replayed += len(part)
+                for item, at in zip(part, placed or (), strict=placed is not None):
+                    letter = item.letter
+                    self._settling.sent(letter.topic, letter.partition, letter.offset, at)
+        except UnknownOutcomeError:
+            self.summary.unsure = len(items)
+            raise
         self._at("before progress")
         self._tell()
 
-    def _entries(self, items: Sequence[Item]) -> Callable[[list[Placed]], list[Entry]]:
+    def _entries(self, items: Sequence[Item], placed: list[Placed]) -> list[Entry]:
         ids = self._bounds.topic_ids
-
-        def entries(placed: list[Placed]) -> list[Entry]:
-            found = []
-            for item, at in zip(items, placed, strict=True):
-                letter = item.letter
-                more: dict[str, Any] = {
-                    "from": letter.place,
-                    "to": f"{at.topic}/{at.partition}/{at.offset}",
-                }
-                if item.times > 1:
-                    more["times"] = item.times
-                if letter.original is not None:
-                    more["original"] = "/".join(map(str, letter.original[:3]))
-                if self._plan.edit is not None:
-                    more["edited"] = _kept(letter)
-                found.append(
-                    Entry(
-                        entry_key(ids[letter.topic], letter.topic, letter.partition, letter.offset),
-                        entry_value(REPLAYED, self.record, **more),
-                    )
-                )
-            return found
-
-        return entries
-
-    def _not_written(self, items: list[Item]) -> list[Item]:
-        """The client says that nothing of them was committed; the ledger's word is final."""
-        mine: set[str] = set()
-
-        def see(_key: bytes, value: Mapping[str, Any]) -> None:
-            if value.get("run") == self.record.run:
-                mine.add(str(value.get("from")))
-
-        self._session.view.update(self._settings, admin=self._admin, each=see)
-        left = [each for each in items if each.letter.place not in mine]
-        self.summary.replayed += len(items) - len(left)
-        return left
-
-    def _sent(self, items: Sequence[Item], placed: Sequence[Placed]) -> None:
+        found = []
         for item, at in zip(items, placed, strict=True):
             letter = item.letter
-            self._settling.sent(letter.topic, letter.partition, letter.offset, at)
-        self.summary.replayed += len(items)
+            more: dict[str, Any] = {"from": letter.place, "to": f"{at.topic}/{at.partition}/{at.offset}"}
+            if item.times > 1:
+                more["times"] = item.times
+            if letter.original is not None:
+                more["original"] = "/".join(map(str, letter.original[:3]))
+            if self._plan.edit is not None:
+                more["edited"] = _kept(letter)
+            key = entry_key(ids[letter.topic], letter.topic, letter.partition, letter.offset)
+            found.append(Entry(key, entry_value(REPLAYED, self.record, **more)))
+        return found
 
     def _watch_targets(self, items: Sequence[Item]) -> None:
         """Before the first letter of a source topic goes: from where its return is to be looked for."""

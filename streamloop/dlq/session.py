@@ -14,23 +14,39 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any, Final, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from streamloop.dlq.ledger import LedgerView, ensure_ledger, ledger_topic, read_ledger
 from streamloop.dlq.reading import ReadError, topic_admin
 from streamloop.dlq.runs import FAILED, HEARTBEAT, INTERRUPTED, RUNNING, RunRecord
-from streamloop.dlq.writer import Entry, FencedError, LedgerWriter, nowhere
+from streamloop.dlq.writer import (
+    PATIENCE,
+    AbortedError,
+    Entry,
+    FencedError,
+    LedgerWriter,
+    RefusedError,
+    UnavailableError,
+    nowhere,
+)
 from streamloop.errors import StreamLoopError
+from streamloop.kafka.topic_admin import BrokersUnreachableError
+from streamloop.kafka.topics import TopicFacts
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from streamloop.dlq.writer import Placed, Publish
     from streamloop.kafka.topic_admin import TopicAdmin
-    from streamloop.kafka.topics import TopicFacts
     from streamloop.settings import Settings
 
+T = TypeVar("T")
+
+ROOM: Final = 1024 * 1024
+PAUSE: Final = 0.1
+"""Seconds before a transaction that was aborted is tried again."""
 FIND_OUT: Final = 10.0
 """Seconds for which one that was fenced looks for the record of the one that did it."""
 
@@ -77,6 +93,29 @@ class Session:
         self._stop = stop
         self._writer: LedgerWriter | None = None
         self._beat_at = 0.0
+
+    @classmethod
+    def for_topics(
+        cls, settings: Settings, record: RunRecord, topics: Sequence[str], admin: TopicAdmin, **options: Any
+    ) -> Session:
+        """A session about these dead-letter topics; those that do not exist are left out of its record.
+
+        Raises ReadError when there is none.
+        """
+        facts = facts_of(admin, topics)
+        record.topics = list(facts)
+        limits = [each.max_message_bytes for each in facts.values() if each.max_message_bytes]
+        return cls(
+            settings,
+            record,
+            like=next(iter(facts.values())),
+            topic_ids={name: each.topic_id for name, each in facts.items()},
+            admin=admin,
+            # A target takes more than the dead-letter topic, or refuses by itself; an entry may hold an
+            # original in base64.
+            message_max_bytes=max(limits) * 3 // 2 + ROOM if limits else None,
+            **options,
+        )
 
     def __enter__(self) -> Self:
         settings = self.settings
@@ -134,6 +173,62 @@ class Session:
         except FencedError as error:
             raise self._taken_over(error) from None
 
+    def send(
+        self,
+        items: Sequence[T],
+        publish: Callable[[T], Publish],
+        entries: Callable[[Sequence[T], list[Placed]], Sequence[Entry]],
+        *,
+        place: Callable[[T], str],
+        refused: Callable[[T, str], None],
+    ) -> Iterator[tuple[list[T], list[Placed] | None]]:
+        """Publish all of them, or what of them the brokers take: gives what is committed, and where it is.
+
+        A transaction that is refused because of one record is tried again in halves; that record goes to
+        ``refused``. ``place``: the dead letter that an item is about, as its entry says ``from``. None for
+        the places: the client took it for aborted, and the ledger says that it was committed. Raises
+        TakenOverError, UnavailableError, UnknownOutcomeError.
+        """
+        until = time.monotonic() + PATIENCE
+        todo = [list(items)]
+        while todo:
+            part = todo.pop()
+            try:
+                placed = self.transact([publish(each) for each in part], partial(entries, part))
+            except RefusedError as error:
+                if len(part) == 1:
+                    refused(part[0], str(error))
+                else:
+                    half = len(part) // 2
+                    todo += [part[half:], part[:half]]
+                continue
+            except AbortedError as error:
+                if error.at_commit:
+                    written, part = self._by_the_ledger(part, place)
+                    if written:
+                        yield written, None
+                if time.monotonic() >= until or (self._stop is not None and self._stop.is_set()):
+                    raise UnavailableError(f"The brokers take nothing: {error}.") from None
+                if part:
+                    todo.append(part)
+                time.sleep(PAUSE)
+                continue
+            yield part, placed
+
+    def _by_the_ledger(self, items: list[T], place: Callable[[T], str]) -> tuple[list[T], list[T]]:
+        """What of them this run has written, and what not: its word is final."""
+        mine: set[str] = set()
+
+        def see(_key: bytes, value: Mapping[str, Any]) -> None:
+            if value.get("run") == self.record.run:
+                mine.add(str(value.get("from")))
+
+        self.view.update(self.settings, admin=self.admin, each=see)
+        return (
+            [each for each in items if place(each) in mine],
+            [each for each in items if place(each) not in mine],
+        )
+
     def write(self, *entries: Entry) -> None:
         """Entries alone, in transactions of their own."""
         assert self._writer is not None
@@ -183,6 +278,18 @@ class Session:
                     "than the brokers allow (was this process stopped?), and nothing of it was published."
                 )
             time.sleep(0.2)
+
+
+def facts_of(admin: TopicAdmin, topics: Sequence[str]) -> dict[str, TopicFacts]:
+    """What is known of the topics that exist. Raises ReadError when none does, or none can be looked at."""
+    try:
+        described = admin.describe(topics, 30.0)
+    except BrokersUnreachableError as error:
+        raise ReadError(str(error)) from None
+    facts = {name: each for name, each in described.items() if isinstance(each, TopicFacts)}
+    if not facts:
+        raise ReadError(f"There is no dead-letter topic ({', '.join(topics) or 'none was found'}).")
+    return facts
 
 
 def refuse_if_busy(view: LedgerView, now: float) -> None:

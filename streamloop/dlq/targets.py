@@ -217,6 +217,16 @@ def describe_target(target: Target, to_topic: str | None, settings: Settings) ->
     return f"the replay topic ({usual.replay_topic_name.format(topic='<topic>', group=settings.group)})"
 
 
+def members_of(settings: Settings, group: str, timeout: float = 10.0) -> int | None:
+    """How many members a group has now; None when that can't be told."""
+    client: Any = AdminClient(admin_config(settings))
+    try:
+        described = client.describe_consumer_groups([group], request_timeout=timeout)[group].result(timeout)
+    except (KafkaException, TimeoutError):
+        return None
+    return len(described.members)
+
+
 def groups_that_read(settings: Settings, topic: str, timeout: float) -> list[str]:
     """Groups that have committed offsets for a topic, or members that read it, as far as can be told."""
     client: Any = AdminClient(admin_config(settings))

@@ -2,7 +2,8 @@
 
 What it is for: plan_topics() says which retry, replay and dead-letter topics a source topic needs,
 check_topic() compares one that exists with its plan, TopicWatch says what changed while we run. It must never
-do I/O or read a clock (topic_admin.py asks the brokers). Called by the app at its start and by its topic watch.
+do I/O or read a clock (topic_admin.py asks the brokers). Called by the app at its start and by its topic
+watch.
 
 Why the rules: a compacted topic drops all but the newest record of a key. Retention counts from a record's
 time stamp: a retry topic has to keep a record for its delay, and for a week in which nobody may be there to

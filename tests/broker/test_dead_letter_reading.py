@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
+from streamloop.dlq.exporting import export_letters
 from streamloop.dlq.filters import Filter, Places
 from streamloop.dlq.letter import letter_of
-from streamloop.dlq.reading import BoundedReader, NoRecord, ReadError, open_bounds, read_one
+from streamloop.dlq.reading import BoundedReader, NoRecord, ReadError, open_bounds, read_one, recreated
 from streamloop.settings import Settings
 from tests.realkafka.client import Record, unique_name
 from tests.realkafka.waiting import wait_until
@@ -148,6 +150,23 @@ def test_a_topic_that_was_recreated_meanwhile_is_no_complete_read(
         read(kafka, bounds)
 
 
+def test_a_recreated_topic_whose_log_is_as_long_is_told_by_its_id(
+    kafka: KafkaCluster, topic: Callable[..., str]
+) -> None:
+    name = topic(1)
+    kafka.produce(name, [b"old"] * 3)
+    settings = settings_for(kafka)
+    bounds = open_bounds(settings, [name])
+    assert recreated(settings, bounds) == []
+    kafka.delete_topic(name)
+    assert recreated(settings, bounds) == [name]
+    kafka.create_topic(1, name=name)
+    kafka.produce(name, [b"new"] * 3)
+    assert recreated(settings, bounds) == [name]
+    with pytest.raises(ReadError, match="was deleted or made anew while it was exported"):
+        export_letters(settings, bounds, Filter(), io.BytesIO())
+
+
 def test_an_open_transaction_is_not_waited_for_and_is_told(
     kafka: KafkaCluster, topic: Callable[..., str]
 ) -> None:
@@ -272,7 +291,7 @@ def test_stopping_ends_the_read_and_says_so(kafka: KafkaCluster, topic: Callable
     kafka.produce(name, [b"%d" % number for number in range(2_000)])
     stop = threading.Event()
     bounds = open_bounds(settings_for(kafka), [name])
-    told = []
+    told: list[Any] = []
     with BoundedReader(
         settings_for(kafka), bounds, stop=stop, batch=100, progress=told.append, idle_timeout=SOON
     ) as reader:

@@ -12,6 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from confluent_kafka import Producer
+
 from streamloop.dlq.api import DeadLetters
 from streamloop.engine.retry import Failure, Kind
 from streamloop.kafka import headers as hd
@@ -84,6 +86,16 @@ class Shop:
     def die(self, count: int, *, first: int = 0, **more: Any) -> list[tuple[int, int]]:
         """So many dead letters, as the loop writes them; returns where each is."""
         return self.kafka.produce(self.dead, [self.letter(first + n, **more) for n in range(count)])
+
+    def bury(self, letters: Iterable[Record]) -> None:
+        """These dead letters, which may be larger than a Producer takes by itself."""
+        producer = Producer(self.kafka.producer_config(**{"message.max.bytes": 4_000_000}))
+        for each in letters:
+            assert each.partition is not None
+            producer.produce(
+                self.dead, each.value, each.key, partition=each.partition, headers=list(each.headers)
+            )
+        assert producer.flush(30) == 0
 
     def letter(
         self,

@@ -1,4 +1,4 @@
-"""A replay that is killed, stopped, fenced or cut off, at each of its steps: nothing is lost, nothing doubled.
+"""A replay that is killed, stopped, fenced or cut off at each of its steps: nothing lost, nothing doubled.
 
 Each test ends with the same count (``Shop.assert_once``): the copies of each letter that a read_committed
 reader sees, against the ledger, both ways; while a live group handles and retries what comes. A negative
@@ -12,7 +12,6 @@ import random
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +26,7 @@ from tests.replay.shop import Shop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.realkafka import KafkaCluster, Member, Members
 
