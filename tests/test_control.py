@@ -333,7 +333,7 @@ class Reports:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.applied = -1
+        self.applied = Snapshot({})
         self.doing = status(part(0))
         settings = Settings.load({"group": "billing", "member": "a"}).settings
         self.reporter = Reporter(
@@ -374,9 +374,10 @@ def test_a_status_is_written_at_once_then_every_5_s_while_it_changes_and_every_1
 def test_what_an_operator_waits_for_is_written_within_a_second() -> None:
     reports = Reports()
     reports.after(0)
-    reports.applied = 17
-    assert reports.after(0.9) is None
-    value = reports.after(0.2)
+    reports.applied = Snapshot({}, 16, "a former topic")
+    assert reports.after(2) is None  # offsets of another topic mean nothing
+    reports.applied = Snapshot({}, 17, "topic-id")
+    value = reports.after(0.1)
     assert value is not None
     read = read_status(value)
     assert read is not None

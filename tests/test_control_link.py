@@ -18,6 +18,7 @@ from streamloop.control.records import (
     status_key,
     status_value,
 )
+from streamloop.control.state import Snapshot
 from streamloop.control.writes import ControlError
 from streamloop.kafka.topic_admin import BrokersUnreachableError
 from streamloop.kafka.topics import Commands, TopicFacts, Untold
@@ -27,8 +28,6 @@ from tests.test_control import record, status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from streamloop.control.state import Snapshot
 
 
 class FakeMessage:
@@ -163,7 +162,7 @@ class Linked:
             topic,
             status=status,
             took=self.snapshots.append,
-            applied=lambda: self.snapshots[-1].applied if self.snapshots else -1,
+            applied=lambda: self.snapshots[-1] if self.snapshots else Snapshot({}),
             consumer_factory=self.topic.consumer,
             producer_factory=self.topic.producer,
         )
@@ -314,6 +313,31 @@ def test_members_that_are_gone_for_good_are_taken_out(linked: Linked) -> None:
         return newest is not None and newest.value() is None
 
     wait_until(taken_out, 10, "its null")
+
+
+def test_what_was_resumed_while_this_member_was_away_is_not_held_again(linked: Linked) -> None:
+    hold = OperatorHold(Scope(), "alice", 1.0)
+    record = linked.topic.put(hold.scope.key, hold_value(hold))
+    linked.start()
+    linked.topic.records.remove(record)  # resumed, and compacted away since
+    linked.topic.errors = [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)]
+    wait_until(lambda: linked.held == {}, 10, "its release")
+    assert linked.topic.newest(hold.scope.key) is None
+
+
+def test_what_is_held_is_written_again_into_a_topic_that_was_made_anew(linked: Linked) -> None:
+    hold = OperatorHold(Scope(), "alice", 1.0)
+    resumed = OperatorHold(Scope("orders"), "alice", 1.0)
+    for each in (hold, resumed):
+        linked.topic.put(each.scope.key, hold_value(each))
+    linked.start()
+    linked.topic.records.clear()
+    linked.topic.put(resumed.scope.key, None)  # another member was faster, and it was resumed there
+    linked.topic.facts = [TopicFacts("billing.control", "id-2", 1, cleanup_policy="compact")]
+    linked.topic.errors = [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)]
+    wait_until(lambda: linked.topic.newest(hold.scope.key), 10, "its record")
+    wait_until(lambda: linked.held == {Scope(): hold}, 10, "what is held")
+    assert all(Scope() in each.holds for each in linked.snapshots)  # never released meanwhile
 
 
 def test_without_the_topic_what_the_group_holds_can_be_released_at_this_member(linked: Linked) -> None:

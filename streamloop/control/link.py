@@ -13,6 +13,7 @@ import random
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
@@ -81,7 +82,7 @@ class _Reopen(Exception):  # noqa: N818 - no error: the topic has to be looked a
 class ControlLink:
     """The link of one run. ``status``: what the member does, asked on this thread. ``took``: a new snapshot.
 
-    ``applied``: the newest operator's record that the run has applied. ``facts``: what is known of the source
+    ``applied``: the snapshot that the run has applied. ``facts``: what is known of the source
     topics, after which a new control topic is made.
     """
 
@@ -92,7 +93,7 @@ class ControlLink:
         *,
         status: Callable[[], LoopStatus | None],
         took: Callable[[Snapshot], None],
-        applied: Callable[[], int],
+        applied: Callable[[], Snapshot],
         facts: Callable[[], Iterable[TopicFacts]] = tuple,
         consumer_factory: Callable[[dict[str, Any]], Any] | None = None,
         producer_factory: Callable[[dict[str, Any]], Any] | None = None,
@@ -167,7 +168,6 @@ class ControlLink:
             group=self.settings.group,
             topic=self.topic,
             wall=self._wall(),
-            topic_id=self._topic_id,
         )
 
     def pause(self, scope: Scope, by: str, reason: str = "", *, timeout: float = 5.0) -> int:
@@ -200,7 +200,7 @@ class ControlLink:
     def forget(self, scope: Scope) -> None:
         """Without the topic: what was held in the group is released at this member."""
         kept = {} if scope == Scope() else {k: v for k, v in self._published.holds.items() if k != scope}
-        self._publish(Snapshot(kept, self._published.applied))
+        self._publish(replace(self._published, holds=kept))
 
     def _write(self, writes: list[Write], timeout: float) -> int:
         if not self.on:
@@ -282,7 +282,7 @@ class ControlLink:
         if self._topic_id and found.topic_id != self._topic_id:
             self._say(logging.WARNING, f"{self.topic} is another topic now: it is read from its beginning")
         self._topic_id = found.topic_id
-        self.state = ControlState(clock=self._clock, wall=self._wall)
+        self.state = ControlState(clock=self._clock, wall=self._wall, topic_id=found.topic_id)
         self._consumer = self._make_consumer(config.control_consumer_config(self.settings))
         self._producer = self._make_producer(config.control_producer_config(self.settings))
         self._consumer.assign([TopicPartition(self.topic, 0, confluent_kafka.OFFSET_BEGINNING)])
@@ -372,16 +372,19 @@ class ControlLink:
             KafkaError.UNKNOWN_TOPIC_ID,
         ):
             raise _Reopen(AWAY, f"{self.topic}: {error.str()}", self._later())
+        if error.fatal():
+            raise _Reopen(AWAY, f"{self.topic}: {error.str()}", self._later())
         if code == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
             self.state_word, self.detail = AWAY, "no broker answers"
 
     def _read_once(self) -> None:
         """The end that the topic had when it was opened was reached."""
         self.state.complete = True
+        before = self._published
         missing = {
             scope: hold
-            for scope, hold in self._published.holds.items()
-            if scope not in self.state.seen and self._published.applied >= 0
+            for scope, hold in before.holds.items()
+            if scope not in self.state.seen and before.topic_id != self._topic_id
         }
         if missing:
             # The topic was deleted and made again. What an operator holds stays held until he resumes it.

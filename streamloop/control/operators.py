@@ -31,8 +31,8 @@ class Operators:
     def __init__(self, wall: Callable[[], float]) -> None:
         self.group = Snapshot({})
         """What is held in the whole group; replaced whole by the control thread."""
-        self.applied = -1
-        """The newest operator's record that the engine has been told of."""
+        self.applied = self.group
+        """What of it the engine has been told."""
         self._wall = wall
         self._lock = threading.Lock()
         self._own: dict[Scope, OperatorHold] = {}
@@ -97,7 +97,7 @@ class Operators:
             if (present.detail if present is not None else "") != why:
                 events.append(HoldChanged(name, part.epoch, Reason.OPERATOR, bool(why), why))
         self._done = (group, own)
-        self.applied = group.applied
+        self.applied = group
         return events
 
 

@@ -60,7 +60,7 @@ class GroupControl:
                 f"There is no control topic for the group {self.settings.group}: {found.reason}. Its members "
                 f"make it when they start and may; or make it with:\n    {make}"
             )
-        self._topic_id = found.topic_id
+        self._topic_id = self._state.topic_id = found.topic_id
         properties = {**config.control_consumer_config(self.settings), "fetch.wait.max.ms": 50}
         self._consumer = confluent_kafka.Consumer(properties, logger=librdkafka_log)
         try:
@@ -83,8 +83,7 @@ class GroupControl:
 
     def view(self) -> GroupView:
         """The group, by what was read so far; ``read`` reads on."""
-        group = self.settings.group
-        return view_of(self._state, group=group, topic=self.topic, wall=time.time(), topic_id=self._topic_id)
+        return view_of(self._state, group=self.settings.group, topic=self.topic, wall=time.time())
 
     def read(self, seconds: float) -> None:
         """Read on for so long."""

@@ -20,6 +20,7 @@ from streamloop.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from streamloop.control.state import Snapshot
     from streamloop.settings import Settings
     from streamloop.status import LoopStatus
 
@@ -38,7 +39,7 @@ LEAST_STATUS: Final = 8 * 1024
 class Reporter:
     """The statuses of one run.
 
-    ``status``: what it does. ``applied``: the newest operator's record that it has applied.
+    ``status``: what it does. ``applied``: what operators hold in the group, as far as it has applied it.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Reporter:
         instance: str,
         *,
         status: Callable[[], LoopStatus | None],
-        applied: Callable[[], int],
+        applied: Callable[[], Snapshot],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
@@ -79,7 +80,7 @@ class Reporter:
     def due(self, now: float, topic_id: str) -> bytes | None:
         """What is to be written now, or None. ``sent`` has to be told what became of it."""
         since = now - self._last
-        told = self._applied() != self._last_applied and since >= AT_ONCE
+        told = self._newest_applied(topic_id) != self._last_applied and since >= AT_ONCE
         if self._sending or not (told or (now >= self._next and since >= AT_ONCE)):
             return None
         begin = self._clock()
@@ -112,6 +113,11 @@ class Reporter:
         status = self._status()
         return None if status is None else bounded(self._record(status, topic_id, ended), self._longest)[1]
 
+    def _newest_applied(self, topic_id: str) -> int:
+        """The newest operator's record of this topic that was applied: a former topic's means nothing."""
+        snapshot = self._applied()
+        return snapshot.applied if snapshot.topic_id == topic_id else -1
+
     def _record(self, status: LoopStatus, topic_id: str, ended: str = "") -> MemberRecord:
         return MemberRecord(
             member=self._settings.member.encode("utf-8", "replace").decode(),
@@ -122,7 +128,7 @@ class Reporter:
             started_at=round(self.started_at, 3),
             at=round(self._wall(), 3),
             status=status,
-            applied=self._applied(),
+            applied=self._newest_applied(topic_id),
             topic_id=topic_id,
             ended=ended,
         )

@@ -10,7 +10,7 @@ the reader of the command line.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from streamloop.control.records import (
@@ -43,10 +43,14 @@ FORGOTTEN_AFTER: Final = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What operators hold. ``applied``: the offset of the newest operator's record, -1: none."""
+    """What operators hold. ``applied``: the offset of the newest operator's record, -1: none.
+
+    ``topic_id``: of the control topic that says so; offsets of another one mean nothing in it.
+    """
 
     holds: Mapping[Scope, OperatorHold]
     applied: int = -1
+    topic_id: str = ""
 
 
 @dataclass(slots=True)
@@ -68,11 +72,15 @@ class MemberEntry:
 
 
 class ControlState:
-    """The newest record of each key. ``clock``: monotonic, ``wall``: epoch seconds."""
+    """The newest record of each key. ``clock``: monotonic. ``wall``: epoch seconds.
 
-    def __init__(self, *, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+    ``topic_id``: of the topic that is read.
+    """
+
+    def __init__(self, *, clock: Callable[[], float], wall: Callable[[], float], topic_id: str = "") -> None:
+        self.topic_id = topic_id
         self.members: dict[str, MemberEntry] = {}
-        self.snapshot = Snapshot({})
+        self.snapshot = Snapshot({}, topic_id=topic_id)
         """Replaced whole: any thread may read it."""
         self.complete = False
         """The topic was read to the end that it had at the beginning."""
@@ -170,12 +178,12 @@ class ControlState:
             holds[scope] = hold
             if hold != before:
                 said = f"{scope} paused by {hold.by}" + (f": {hold.reason}" if hold.reason else "")
-        self.snapshot = Snapshot(holds, offset)
+        self.snapshot = Snapshot(holds, offset, self.topic_id)
         return said
 
     def adopt(self, holds: Mapping[Scope, OperatorHold]) -> None:
         """Hold these too: their records are on their way."""
-        self.snapshot = Snapshot({**holds, **self.snapshot.holds}, self.snapshot.applied)
+        self.snapshot = replace(self.snapshot, holds={**holds, **self.snapshot.holds})
 
 
 def _who(headers: Iterable[tuple[str, bytes | None]]) -> str:

@@ -94,7 +94,7 @@ class GroupView:
         )
 
 
-def view_of(state: ControlState, *, group: str, topic: str, wall: float, topic_id: str = "") -> GroupView:
+def view_of(state: ControlState, *, group: str, topic: str, wall: float) -> GroupView:
     """The group as this state shows it now."""
     snapshot = state.snapshot
     members: list[MemberView] = []
@@ -110,7 +110,7 @@ def view_of(state: ControlState, *, group: str, topic: str, wall: float, topic_i
                 record,
                 round(silent, 3),
                 wall - silent if silent > GONE_AFTER or record.ended else None,
-                record.topic_id == topic_id and record.applied >= snapshot.applied,
+                record.topic_id == state.topic_id and record.applied >= snapshot.applied,
             )
         )
     here = [each for each in members if each.gone_since is None]

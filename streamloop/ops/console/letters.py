@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from streamloop.dlq.api import DeadLetters
 from streamloop.dlq.filters import Filter
 from streamloop.dlq.ledger import LedgerView, ledger_topic
-from streamloop.dlq.listing import read_groups, read_letter, read_letters
+from streamloop.dlq.letter import letter_of
+from streamloop.dlq.listing import read_groups, read_letter
 from streamloop.dlq.plan import DEFAULT_CANARY, ReplayPlan
-from streamloop.dlq.reading import NoRecord, ReadError, open_bounds, topic_admin
+from streamloop.dlq.reading import BoundedReader, NoRecord, ReadError, open_bounds, topic_admin
 from streamloop.dlq.targets import Skip, Target
 from streamloop.errors import ConfigurationError
 from streamloop.ops.console.shown import (
@@ -135,15 +136,16 @@ class LettersDesk:
         if topics:
             bounds = open_bounds(self._settings, topics, meant)
             state_of = self._ledger.states(bounds, stop)
-            for letter in read_letters(
-                self._settings, topics, meant, bounds=bounds, progress=_reading(progress), stop=stop
-            ):
-                died = letter.died_at if letter.died_at is not None else 0.0
-                # Of a letter that is not among the newest nothing is made, and no value is kept.
-                if len(newest) < limit:
-                    heapq.heappush(newest, (died, next(count), _short(letter, state_of(letter))))
-                elif died >= newest[0][0]:
-                    heapq.heapreplace(newest, (died, next(count), _short(letter, state_of(letter))))
+            with BoundedReader(self._settings, bounds, progress=_reading(progress), stop=stop) as reader:
+                for letter in map(letter_of, itertools.chain.from_iterable(reader)):
+                    if not meant.matches(letter):
+                        continue
+                    died = letter.died_at if letter.died_at is not None else 0.0
+                    # Of a letter that is not among the newest nothing is made, and no value is kept.
+                    if len(newest) < limit:
+                        heapq.heappush(newest, (died, next(count), _short(letter, state_of(letter))))
+                    elif died >= newest[0][0]:
+                        heapq.heapreplace(newest, (died, next(count), _short(letter, state_of(letter))))
         ordered = [each for _, _, each in sorted(newest, key=lambda each: each[:2], reverse=True)]
         return {"letters": ordered, "complete": not stop.is_set()}
 
