@@ -3,7 +3,7 @@
 import { follow } from "./api.js";
 import { badge, cell, empty, errorOf, note, progress, right, table, waiting, when } from "./bits.js";
 import { data, field, h, input, show } from "./dom.js";
-import { number, plural } from "./format.js";
+import { number, plural, shortClass } from "./format.js";
 import { locked } from "./main.js";
 import { choose } from "./replay.js";
 
@@ -114,7 +114,7 @@ export function mount(root, _args, app) {
     const name = each.error_class || "no error named";
     return h("tr", { "data-key": each.fingerprint, "aria-selected": String(picked) },
       h("td", { class: "fit" }, h("label", { class: "pick" }, h("span", { class: "unseen" }, `Choose ${name}`), h("input", { type: "checkbox", checked: picked, onchange: (event) => pick(each.fingerprint, event.target.checked) }))),
-      cell("Error", [h("a", { class: "row", href: `#/dead/group/${encodeURIComponent(each.fingerprint)}` }, data(name)), each.error_message && data(each.error_message, "why clamp"), h("code", { class: "muted small" }, each.fingerprint.slice(0, 12))], "full wide"),
+      cell("Error", [h("a", { class: "row", href: `#/dead/group/${encodeURIComponent(each.fingerprint)}`, title: name }, data(shortClass(name))), each.error_message && data(each.error_message, "why clamp"), h("code", { class: "muted small" }, each.fingerprint.slice(0, 12))], "full wide"),
       cell("Open", h("b", null, number(each.open)), "n"),
       cell("Replayed", number(each.states.replayed || 0), "n"),
       cell("In all", number(each.count), "n"),

@@ -69,10 +69,9 @@ export function mount(root, _args, app) {
     const busy = Object.keys(sums.held_by).some((name) => tone(name) !== "plain");
     return h("dl", { class: "tiles", "data-key": "tiles" },
       tile("Members", number(sums.members), sums.gone ? `${sums.gone} gone` : plural(sums.partitions, "source partition"), sums.gone ? "bad" : null),
-      tile("Lag", number(sums.lag), sums.lag_unknown ? `${plural(sums.lag_unknown, "partition")} not known` : "messages not acknowledged"),
-      tile("Oldest waits", age(sums.lag_seconds), "of what is not acknowledged"),
+      tile("Lag", number(sums.lag), sums.lag_unknown ? `${plural(sums.lag_unknown, "partition")} not known` : `the oldest waits ${age(sums.lag_seconds)}`),
       tile("Held partitions", number(sums.held), reasons || "nothing is held", busy ? "warn" : null),
-      tile("Wait for a retry", number(sums.retries_waiting === null ? null : sums.retries_waiting), `${number(sums.waiting_in_place)} more in place`),
+      tile("Wait for a retry", number(sums.retries_waiting), `${number(sums.waiting_in_place)} more in place`),
       tile("Open dead letters", number(sums.dead_letters), sums.dead_letters === null ? "not counted (yet)" : h("a", { href: "#/dead" }, "look at them"), sums.dead_letters > 0 ? "warn" : null),
       tile("In the process", number(sums.buffered), `${number(sums.running)} with a handler`));
   }
@@ -100,7 +99,7 @@ export function mount(root, _args, app) {
     const own = seen.holds.some((hold) => hold.topic === each.topic && hold.partition === each.partition);
     const place = `${each.topic}/${each.partition}`;
     return h("tr", { "data-key": place },
-      cell("Partition", [data(each.topic), h("span", { class: "muted" }, "/"), String(each.partition)], "full"),
+      cell("Partition", [data(each.topic), h("span", { class: "muted" }, "/"), String(each.partition)], "full name"),
       cell("Member", data(each.member), "muted"),
       cell("Lag", number(each.lag), "n"),
       cell("Oldest", age(each.lag_seconds), "n"),
