@@ -50,8 +50,8 @@ test-console: $(STAMP) ## the console in Chromium, on real members too: needs ch
 test-stack: $(STAMP) ## the tests with Jaeger, Prometheus, promtool and compose's reader: needs Go
 	$(BIN)/python -m pytest -m "tools and not broker and not browser" $(ARGS)
 
-test-jaeger: $(STAMP) ## the life of an order in a real Jaeger, and a collector that is away: needs Go
-	$(BIN)/python -m pytest tests/jaeger $(ARGS)
+test-jaeger: $(STAMP) ## the life of an order on a real Kafka in a real Jaeger, and a collector that is away: needs Java, Maven and Go
+	$(BIN)/python -m pytest tests/jaeger tests/broker/test_life_in_jaeger.py $(ARGS)
 
 lint: $(STAMP) ## style, format and types
 	$(BIN)/ruff check .

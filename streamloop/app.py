@@ -233,7 +233,8 @@ class StreamLoop(Generic[S]):
 
         ``max_messages``: end when so many messages were handled. ``max_runtime``: seconds, waiting for a
         broker included. ``until_end``: end when all assigned source partitions are handled up to the end that
-        each had when it was first reached. ``handle_signals``: SIGTERM and SIGINT drain, a second one stops
+        each had when it was first reached; without a partition, when the group has committed up to the ends
+        of its topics. ``handle_signals``: SIGTERM and SIGINT drain, a second one stops
         at once (main thread only). ``ends_process``: nothing else runs in this process, as in ``streamloop
         run``: when the event loop is blocked, a second signal and the watchdog end the process (os._exit)
         with the exit code that the result would have had; otherwise they can only wait for the event loop.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from streamloop.settings import Settings
     from streamloop.telemetry.client_spans import ClientSpans
     from streamloop.telemetry.tracing import Tracing
+
+log = logging.getLogger("streamloop")
 
 LONGEST_STALL: Final = 10.0
 """Seconds without a turn of a poller after which nothing is taken for granted, whatever the session."""
@@ -166,7 +170,29 @@ def stall_after(settings: Settings) -> float:
     told otherwise), and it is at most 10 s.
     """
     session = settings.kafka_property("consumer", "session.timeout.ms")
+    if session is None:
+        session = config.shortened_session_ms(settings)
     return LONGEST_STALL if session is None else min(LONGEST_STALL, float(session) / 1000 / 2)
+
+
+def make_consumer(
+    settings: Settings,
+    properties: Callable[[Settings, config.Protocol], dict[str, Any]],
+    protocol: config.Protocol,
+    callbacks: dict[str, Any],
+) -> Any:
+    """A Consumer of this group protocol, with these callbacks. KafkaException: librdkafka refuses it."""
+    shorter = config.shortened_session_ms(settings)
+    if protocol == "classic" and shorter is not None:
+        log.warning(
+            "the classic protocol needs a session.timeout.ms of at most max.poll.interval.ms: %d is used "
+            "instead of the default %d; set kafka.consumer.session.timeout.ms, or a longer "
+            "max.poll.interval.ms",
+            shorter,
+            config.CLASSIC_SESSION_MS,
+            extra={"kind": "settings"},
+        )
+    return confluent_kafka.Consumer({**properties(settings, protocol), **callbacks}, logger=librdkafka_log)
 
 
 def make_poller(
@@ -197,11 +223,6 @@ def make_poller(
         # These are read from their beginning: what is there was routed or replayed by this group.
         return StartPolicy("earliest", own.out_of_range) if retries else own
 
-    def make(protocol: Literal["consumer", "classic"], callbacks: dict[str, Any]) -> Any:
-        return confluent_kafka.Consumer(
-            {**properties(settings, protocol), **callbacks}, logger=librdkafka_log
-        )
-
     return Poller(
         name="retry" if retries else "source",
         intake=int(retries),
@@ -216,7 +237,7 @@ def make_poller(
             spans=spans,
             stall_after=stall_after(settings),
         ),
-        make_consumer=make,
+        make_consumer=partial(make_consumer, settings, properties),
         lookup=lookup,
         deliver=core.deliver,
         heartbeat=core.heartbeat,

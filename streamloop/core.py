@@ -47,6 +47,9 @@ log = logging.getLogger("streamloop")
 LOOK_FOR_CANCEL: Final = 0.05
 """Seconds between two looks of a thread that waits for a publish at whether it was asked to stop."""
 
+MOST_TARGETS: Final = 200
+"""Topics that handlers publish to which are looked at: they name them as they like."""
+
 _EXPECTED = frozenset(reason.value for reason in ev.EXPECTED)
 
 
@@ -141,6 +144,14 @@ class Core:
         self._ids = count(1)
         self._router = Router(topics, group, tracing)
         self._futures: dict[int, asyncio.Future[None]] = {}
+        self._publishing: dict[int, Outgoing] = {}
+        """What handlers wait for, by the same ids."""
+        self._used: set[str] = set()
+        """Topics that handlers have published to."""
+        self._missing: set[str] = set()
+        """Those of them that did not exist when it was looked."""
+        self.first_use: Callable[[str, str], None] | None = None
+        """Told of a topic that a handler publishes to for the first time, and of the handler's name."""
         self._routes: dict[int, Record] = {}
         self._route_ids: dict[Record, int] = {}
         self._requests: list[PublishRequest] = []
@@ -459,6 +470,9 @@ class Core:
         number = next(self._ids)
         future: asyncio.Future[None] = self._loop.create_future()
         self._futures[number] = future
+        self._publishing[number] = outgoing
+        if outgoing.topic not in self._used:
+            self._first_use(outgoing)
         assert self._publisher is not None
         tracing = self.tracing
         try:
@@ -478,6 +492,7 @@ class Core:
             await future
         finally:
             del self._futures[number]
+            del self._publishing[number]
             if future.cancelled():  # with the handler that waited for it
                 self._publisher.cancel([number])
                 if tracing is not None:
@@ -488,6 +503,7 @@ class Core:
         if future is None or future.done():
             return
         if report.kind is ReportKind.DELIVERED:
+            self._missing.discard(report.topic)
             future.set_result(None)
         elif report.kind is ReportKind.BLOCKED:
             log.warning(
@@ -495,6 +511,30 @@ class Core:
             )
         elif report.kind in (ReportKind.TOO_LARGE, ReportKind.REFUSED):
             future.set_exception(PublishError(f"publish to {report.topic}: {report.reason}"))
+
+    def _first_use(self, outgoing: Outgoing) -> None:
+        """A topic that no handler has published to yet: somebody looks whether it is there."""
+        topic, source = outgoing.topic, outgoing.source
+        if len(self._used) >= MOST_TARGETS:
+            return
+        self._used.add(topic)
+        if self.first_use is not None and source is not None:
+            consumer = self._topics.role(source.topic() or "").consumer
+            self.first_use(topic, self.engine.consumers[consumer].spec.name)
+
+    def target_missing(self, topic: str) -> None:
+        """A topic that handlers publish to does not exist."""
+        self._missing.add(topic)
+
+    def waits_for(self, records: Sequence[Record]) -> str:
+        """The topics that the handlers of these wait to have published to; empty: none. From any thread."""
+        raws = {id(record.message) for record in records}
+        topics = {
+            each.topic for each in list(self._publishing.values()) if each.source and id(each.source) in raws
+        }
+        return ", ".join(
+            f"{topic} (no such topic)" if topic in self._missing else topic for topic in sorted(topics)
+        )
 
     def routing(self, raw: RawMessage) -> Routing | None:
         """What the headers of a record of our own retry topics say of its past; None for all others."""

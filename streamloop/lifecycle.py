@@ -24,14 +24,16 @@ from streamloop.engine.events import Reason
 from streamloop.errors import StreamLoopError, TopicError
 from streamloop.kafka.poller import Close, ResetTopic, StopFetching
 from streamloop.kafka.positions import TopicLookup
+from streamloop.kafka.publish_targets import PublishTargets
 from streamloop.kafka.topic_admin import BrokersUnreachableError
 from streamloop.kafka.topics import Change, TopicChange, TopicFacts, TopicWatch
 from streamloop.ops.operations import Operations
 from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
-from streamloop.report import health_of, metrics_of, status_of
+from streamloop.report import health_of, left_behind, metrics_of, place_of, status_of
 from streamloop.runners.threads import in_daemon_thread
 from streamloop.status import ControlStatus
 from streamloop.telemetry.exporting import Traces, open_traces
+from streamloop.until_end import GroupEnd
 from streamloop.watchdog import Watchdog, leave_process, only_stuck
 
 if TYPE_CHECKING:
@@ -277,7 +279,7 @@ class Run:
         check = self._topic_check
         assert check is not None
         name = name_of(self.settings)
-        why = unusable(self.settings, (*topics.sources, *topics.retry_names, *topics.dead_names))
+        why = unusable(self.settings, (*topics.sources, *topics.own_names, *topics.dead_names))
         if why:
             self._control_off = ControlStatus(name, "off", why)
             level = logging.INFO if self.settings.control_topic == "off" else logging.WARNING
@@ -411,6 +413,18 @@ class Run:
             self.operations.count_dead_letters(
                 check.admin, topics, lambda topic: ev.TopicPartition(topic, 0) in parts.engine.parts
             )
+            targets = PublishTargets(
+                check.admin, lambda topic: self._call(parts.core.target_missing, topic), self._stop
+            )
+            parts.core.first_use = targets.look
+        if self.bounds.until_end and check is not None:
+            GroupEnd(
+                self.settings.group,
+                check.admin,
+                partitions=lambda: {topic: self.partitions_of(topic) for topic in topics.sources},
+                assigned=lambda: bool(parts.engine.intakes[0].parts),
+                at_end=self.stop,
+            ).start(self._stop)
         self.phase = Phase.RUNNING
         log.info(
             "member %s of group %s reads %s",
@@ -612,6 +626,9 @@ class Run:
             "are not acknowledged and come again"
             for each in parts.publisher.blocked
         )
+        left = left_behind(parts)
+        if left:
+            waited += f"; {left}"
         self._end.because(f"the drain was cut short: {waited}{unwritten}", DRAIN_TIMED_OUT)
         core.step([ev.CutShort()])
         for runner in core.runners:
@@ -671,5 +688,4 @@ class Run:
 
 
 def _shown(running: Running) -> str:
-    name = running.record.part.name
-    return f"{running.consumer} ({name.topic}/{name.partition}/{running.record.offset})"
+    return f"{running.consumer} ({place_of(running.record)})"

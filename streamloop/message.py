@@ -60,6 +60,8 @@ class Outgoing(NamedTuple):
     partition: int
     context: Context | None = None
     """The trace that it is published in; None: the current one."""
+    source: RawMessage | None = None
+    """The record that was read, whose handler publishes."""
 
 
 class Host(Protocol):
@@ -72,6 +74,7 @@ class Host(Protocol):
     def publish(self, outgoing: Outgoing) -> Awaitable[None]: ...
     def publish_from_thread(self, outgoing: Sequence[Outgoing], cancelled: threading.Event) -> None: ...
     def routing(self, raw: RawMessage) -> Routing | None: ...
+    def waits_for(self, records: Sequence[Record]) -> str: ...
 
 
 class _Unread:
@@ -217,7 +220,7 @@ class Message:
         Raises PublishError when the broker refuses the record, EncodeError for a value that can't be encoded.
         In a handler that runs in a thread, use publish_and_wait().
         """
-        await self._host.publish(_outgoing(topic, value, key, headers, partition, codec, self._context))
+        await self._host.publish(self._outgoing(topic, value, key, headers, partition, codec, self._context))
 
     def publish_and_wait(
         self,
@@ -234,7 +237,8 @@ class Message:
         Raises PublishError also when the handler is asked to stop meanwhile.
         """
         self._host.publish_from_thread(
-            [_outgoing(topic, value, key, headers, partition, codec, self._context)], self.cancelled
+            [self._outgoing(topic, value, key, headers, partition, codec, self._context)],
+            self.cancelled,
         )
 
     def publish_on_success(
@@ -250,10 +254,33 @@ class Message:
         """Publish when the handler has returned; the message is acknowledged when that is confirmed."""
         # Sent later, outside of the handler's context: so in the trace of this moment.
         context = get_current() if self._context is None else self._context
-        outgoing = _outgoing(topic, value, key, headers, partition, codec, context)
+        outgoing = self._outgoing(topic, value, key, headers, partition, codec, context)
         if self._on_success is None:
             self._on_success = []
         self._on_success.append(outgoing)
+
+    def _outgoing(
+        self,
+        topic: str,
+        value: object,
+        key: bytes | str | None,
+        headers: Headers | None,
+        partition: int | None,
+        codec: str | Codec | None,
+        context: Context | None,
+    ) -> Outgoing:
+        if not topic:
+            raise StreamLoopError("publish: the topic's name is empty; give the topic to publish to")
+        raw_key = key.encode() if isinstance(key, str) else key
+        return Outgoing(
+            topic,
+            raw_key,
+            encode(value, codec),
+            _headers(headers),
+            -1 if partition is None else partition,
+            context,
+            self._raw,
+        )
 
     def publish_in(self, context: Context) -> None:
         """What is published is part of this trace, and not of the current one. For batches."""
@@ -287,28 +314,6 @@ class PlainMessage(Message):
             "message.publish() has to be awaited, and this handler is a plain function: use "
             "message.publish_on_success(), or in a thread message.publish_and_wait()"
         )
-
-
-def _outgoing(
-    topic: str,
-    value: object,
-    key: bytes | str | None,
-    headers: Headers | None,
-    partition: int | None,
-    codec: str | Codec | None,
-    context: Context | None,
-) -> Outgoing:
-    if not topic:
-        raise StreamLoopError("publish: the topic's name is empty; give the topic to publish to")
-    raw_key = key.encode() if isinstance(key, str) else key
-    return Outgoing(
-        topic,
-        raw_key,
-        encode(value, codec),
-        _headers(headers),
-        -1 if partition is None else partition,
-        context,
-    )
 
 
 def _headers(headers: Headers | None) -> RawHeaders:

@@ -108,7 +108,7 @@ class TopicCheck:
                 self.warnings.append(f"Whether the topic {name} exists could not be told: {facts.reason}")
             elif facts is not None:
                 self.known[name] = facts
-                specs += self._specs(facts)
+                specs += self.specs_of(facts)
         outcome = self.admin.ensure(specs, create=create, timeout=timeout)
         self.warnings += outcome.warnings
         for made in outcome.created:
@@ -119,7 +119,8 @@ class TopicCheck:
         for facts in outcome.facts.values():
             self._topics.facts[facts.name] = TargetFacts(facts.partitions, facts.max_message_bytes)
 
-    def _specs(self, facts: TopicFacts) -> list[TopicSpec]:
+    def specs_of(self, facts: TopicFacts) -> list[TopicSpec]:
+        """The topics that this source topic needs."""
         source = self._topics.sources[facts.name]
         settings = self._assembly.settings
         return plan_topics(

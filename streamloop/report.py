@@ -27,11 +27,14 @@ if TYPE_CHECKING:
     from streamloop.build import Parts
     from streamloop.engine.consumer import ConsumerState
     from streamloop.engine.partition import Partition
+    from streamloop.engine.record import Record
     from streamloop.lifecycle import Run
     from streamloop.runners.base import Runner, Running
 
 OLDEST: Final = 5
 """Running handlers of a consumer that the status names."""
+MOST_NAMED: Final = 5
+"""Messages that a reason names."""
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
@@ -97,6 +100,28 @@ def status_of(run: Run) -> LoopStatus | None:
         paused=run.operators.status(),
         control=run.control_status,
     )
+
+
+def left_behind(parts: Parts) -> str:
+    """What a drain that is cut short leaves, in words: running handlers by their messages, and publishes."""
+    running = [each for runner in parts.core.runners for each in runner.running()]
+    said = []
+    if running:
+        places = [f"{each.consumer} ({place_of(each.record)})" for each in sorted(running, key=_started)]
+        more = f" and {len(places) - MOST_NAMED} more" if len(places) > MOST_NAMED else ""
+        count = "1 handler still runs" if len(running) == 1 else f"{len(running)} handlers still run"
+        said.append(f"{count}: {', '.join(places[:MOST_NAMED])}{more}")
+    routing = sum(part.routing for part in parts.engine.parts.values())
+    if routing:
+        records = "1 record waits" if routing == 1 else f"{routing} records wait"
+        said.append(f"{records} to be confirmed in a retry or dead-letter topic")
+    return "; ".join(said)
+
+
+def place_of(record: Record) -> str:
+    """topic/partition/offset of the record that was read."""
+    name = record.part.name
+    return f"{name.topic}/{name.partition}/{record.offset}"
 
 
 def held_seconds(parts: Parts, now: float) -> dict[str, float]:
@@ -186,7 +211,7 @@ def _consumer(
         slowest=round(max((now - each.started for each in running), default=0.0), 3),
         counts=counts_of(state, runner),
         failed_by_type=state.counts.failed_by_type,
-        oldest=tuple(_running(each, now) for each in sorted(running, key=_started)[:OLDEST]),
+        oldest=tuple(_running(each, now, parts) for each in sorted(running, key=_started)[:OLDEST]),
     )
 
 
@@ -194,10 +219,14 @@ def _started(running: Running) -> float:
     return running.started
 
 
-def _running(running: Running, now: float) -> RunningHandler:
+def _running(running: Running, now: float, parts: Parts) -> RunningHandler:
     name = running.record.part.name
     return RunningHandler(
-        name.topic, name.partition, running.record.offset, round(max(0.0, now - running.started), 3)
+        name.topic,
+        name.partition,
+        running.record.offset,
+        round(max(0.0, now - running.started), 3),
+        parts.core.waits_for([running.record]),
     )
 
 

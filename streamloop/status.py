@@ -59,12 +59,16 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunningHandler:
-    """A handler that runs: its message, and for how many seconds."""
+    """A handler that runs: its message, and for how many seconds.
+
+    ``waits_for``: the topics that it publishes to and has no confirmation of; empty: none.
+    """
 
     topic: str
     partition: int
     offset: int
     age: float
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,12 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[int,
     logging.root.setLevel(level)
 
 
+def said(result: Any) -> str:
+    """Why the loop ended: the message of the last line."""
+    message: str = json.loads(result.stderr.splitlines()[-1])["message"]
+    return message
+
+
 class TestRun:
     def test_options_and_bounds_reach_the_loop(self, app: Any, invoke: Any) -> None:
         name = app("loop = Loop(group='billing')")
@@ -106,7 +112,7 @@ class TestRun:
             *("--set", "kafka.consumer.debug=cgrp,topic", "--set", "consumers.charge.timeout=5s"),
             *("--max-messages", "5", "--max-runtime", "2m", "--until-end"),
         )
-        assert (code, result.stderr) == (0, "ran 5 120.0 True True\n")
+        assert (code, said(result)) == (0, "ran 5 120.0 True True")
         loop = sys.modules[name].loop
         assert loop.overrides == {
             "brokers": "a:1",
@@ -124,7 +130,16 @@ class TestRun:
 
     def test_without_bounds_there_are_none(self, app: Any, invoke: Any) -> None:
         code, result = invoke("run", f"{app('loop = Loop()')}:loop")
-        assert (code, result.stderr) == (0, "ran None None False True\n")
+        assert (code, said(result)) == (0, "ran None None False True")
+
+    def test_the_last_line_says_why_it_ended_in_the_format_of_the_log(self, app: Any, invoke: Any) -> None:
+        name = app("loop = Loop(group='billing'); loop.code = 3")
+        _, result = invoke("run", f"{name}:loop", "--log-format", "json", "--log-level", "ERROR")
+        line = json.loads(result.stderr.splitlines()[-1])
+        assert (line["kind"], line["exit_code"], line["level"]) == ("ended", 3, "ERROR")
+        assert (line["group"], line["message"]) == ("billing", "ran None None False True")
+        _, result = invoke("run", f"{name}:loop", "--log-format", "text")
+        assert result.stderr == "ran None None False True\n"
 
     @pytest.mark.parametrize("code", [0, 1, 3, 70])
     def test_the_exit_code_is_the_loop_s(self, app: Any, invoke: Any, code: int) -> None:
@@ -141,7 +156,7 @@ class TestRun:
     ) -> None:
         name = app("loop = Loop(); loop.error = ConfigurationError('Topic orders is missing.')")
         code, result = invoke("run", f"{name}:loop")
-        assert (code, result.stderr) == (2, "Topic orders is missing.\n")
+        assert (code, said(result)) == (2, "Topic orders is missing.")
 
     def test_an_unexpected_error_is_logged_with_its_traceback(self, app: Any, invoke: Any) -> None:
         code, result = invoke(
@@ -160,7 +175,11 @@ class TestRun:
             (("--max-runtime", "soon"), "'soon': give seconds"),
             (("--set", "timeout"), "--set needs NAME=VALUE"),
             (("--topic", "=x"), "--topic needs OLD=NEW"),
-            (("--set", "tmeout=1"), "did you mean --timeout?"),
+            (
+                ("--set", "tmeout=1"),
+                "option --set tmeout is not a setting: did you mean --set timeout?",
+            ),
+            (("--set", "timeout=x"), "timeout is 'x' (command line option --set timeout)"),
             (("--config", "nowhere.yaml"), "The settings file nowhere.yaml can't be read"),
         ],
     )
@@ -384,7 +403,7 @@ class TestProcess:
             "partition": 3,
             "level": "WARNING",
         } == json.loads(first)
-        assert second == "ran None None False True"
+        assert json.loads(second)["message"] == "ran None None False True"
 
     def test_a_user_s_mistake_is_no_traceback(self, tmp_path: Path) -> None:
         done = self.streamloop(tmp_path, "run", "no_such_module:loop")

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
+from streamloop.build import make_consumer, stall_after
 from streamloop.errors import ConfigurationError
 from streamloop.kafka import config
 from streamloop.settings import Settings
@@ -254,6 +255,36 @@ class TestRefused:
             config.check_properties(
                 settings({"group_protocol": protocol, "kafka": {"consumer": {name: 9_000}}})
             )
+
+    def test_a_short_poll_interval_is_refused_where_the_classic_protocol_was_asked_for_only(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        short: dict[str, object] = {"kafka": {"consumer": {"max.poll.interval.ms": 30_000}}}
+        assert "max.poll.interval.ms" in refusal(settings({**short, "group_protocol": "classic"}))
+        config.check_properties(settings({**short, "group_protocol": "consumer"}))
+        automatic = settings(short)
+        config.check_properties(automatic)
+        # Where the broker has only the classic protocol, its session is as short, and that is said.
+        assert config.consumer_config(automatic, "classic")["session.timeout.ms"] == 30_000
+        assert "session.timeout.ms" not in config.consumer_config(automatic, "consumer")
+        with caplog.at_level("WARNING"):
+            make_consumer(automatic, config.consumer_config, "consumer", {}).close()
+            assert "session.timeout.ms" not in caplog.text
+            make_consumer(automatic, config.consumer_config, "classic", {}).close()
+        assert "30000 is used instead of the default 45000" in caplog.text
+        # A member that stood still for half of it is no longer sure of its partitions.
+        assert stall_after(automatic) == 10
+        shorter = settings({"kafka": {"consumer": {"max.poll.interval.ms": "8000"}}})
+        assert stall_after(shorter) == 4
+        # What the user says of the session stands, and is refused where it contradicts.
+        kept = {"max.poll.interval.ms": 30_000, "session.timeout.ms": 20_000}
+        assert (
+            config.consumer_config(settings({"kafka": {"consumer": kept}}), "classic")["session.timeout.ms"]
+            == 20_000
+        )
+        assert "session.timeout.ms" in refusal(
+            settings({"kafka": {"consumer": {**kept, "session.timeout.ms": 40_000}}})
+        )
 
     def test_static_membership_is_allowed(self) -> None:
         config.check_properties(passing("consumer", group_instance_id="pod-0"))

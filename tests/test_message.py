@@ -33,10 +33,14 @@ class Host:
         self.clock: Callable[[], float] = lambda: 100.0
 
     async def publish(self, outgoing: Outgoing) -> None:
-        self.published.append(outgoing)
+        assert outgoing.source is not None
+        self.published.append(outgoing._replace(source=None))
 
     def publish_from_thread(self, outgoing: Sequence[Outgoing], cancelled: threading.Event) -> None:
-        self.published += outgoing
+        self.published += [each._replace(source=None) for each in outgoing]
+
+    def waits_for(self, records: Sequence[Record]) -> str:
+        return ""
 
     def routing(self, raw: RawMessage) -> Routing | None:
         return read_routing(raw.headers(), group=self.group)

@@ -171,6 +171,114 @@ def test_a_loop_pushes_every_interval_and_once_more_at_its_end(environment: pyte
     assert set(receiver.paths) == {"/v1/metrics"}
 
 
+# ------------------------------------------------------------------------------------------- deltas
+
+DELTA, CUMULATIVE = 1, 2
+
+
+def at_time(at: float, processed: int, slow: int, total: float, inflight: int) -> Scrape:
+    """A scrape with one counter, one gauge and one histogram; counting began at 1e9."""
+    scrape = Scrape(at, 1e9)
+    scrape.put(table.PROCESSED, processed, "billing", "charge", "orders", "acked")
+    scrape.put(table.INFLIGHT, inflight, "billing", "source")
+    durations = Durations()
+    for _ in range(slow):
+        durations.observe(0.3)
+    durations.total = total
+    durations.exemplar(6, "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 0.3, at - 0.5)
+    scrape.put(table.PROCESSING, histogram_of(durations), "billing", "charge")
+    return scrape
+
+
+class Keeping:
+    """An exporter that keeps what it is given; ``refuse``: and says that it could not send it."""
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+        self.refuse = False
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000) -> MetricExportResult:
+        from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+
+        self.taken.append(metrics_of(encode_metrics(metrics_data)))
+        return MetricExportResult.FAILURE if self.refuse else MetricExportResult.SUCCESS
+
+
+def exporting(scrapes: list[Scrape], preference: str) -> tuple[OtlpPush, Keeping]:
+    """A push whose thread is not started: each _push() exports the next scrape."""
+    name = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+    export = metric_export("otlp", {name: preference})
+    assert export is not None
+    waiting = iter(scrapes)
+    push = OtlpPush(export, RESOURCE, latest=lambda: next(waiting), failures={"metrics": 0})
+    return push, Keeping()
+
+
+def shown(came: dict[str, Any]) -> tuple[Any, ...]:
+    """What an export says: the counter, the histogram's count and sum, the gauge."""
+    [counter] = points_of(came["loop.processed"]).values()
+    [histogram] = points_of(came["loop.processing.duration"]).values()
+    [gauge] = points_of(came["loop.inflight"]).values()
+    assert sum(histogram.bucket_counts) == histogram.count
+    return counter.as_int, histogram.count, histogram.sum, gauge.as_int
+
+
+def test_delta_exports_what_came_since_the_last_export_that_the_collector_took() -> None:
+    scrapes = [at_time(1e9 + 10, 5, 2, 0.6, 3), at_time(1e9 + 20, 8, 3, 0.9, 1)]
+    scrapes += [at_time(1e9 + 30, 8, 3, 0.9, 0), at_time(1e9 + 40, 20, 3, 0.9, 7)]
+    push, exporter = exporting(scrapes, "DELTA")
+    push._push(exporter)
+    exporter.refuse = True
+    push._push(exporter)
+    exporter.refuse = False
+    push._push(exporter)
+    push._push(exporter)
+    first, refused, again, last = exporter.taken
+    assert shown(first) == (5, 2, 0.6, 3)
+    # What was refused is in the next one: nothing is lost.
+    assert shown(refused) == (3, 1, pytest.approx(0.3), 1)
+    assert shown(again) == (3, 1, pytest.approx(0.3), 0)
+    assert shown(last) == (12, 0, 0.0, 7)
+    for came, since in ((first, 0), (refused, 10), (again, 10), (last, 30)):
+        assert came["loop.processed"].sum.aggregation_temporality == DELTA
+        assert came["loop.processing.duration"].histogram.aggregation_temporality == DELTA
+        [counter] = points_of(came["loop.processed"]).values()
+        assert counter.start_time_unix_nano == int((1e9 + since) * 1e9)
+    # An exemplar is exported once: it is of one interval.
+    assert [
+        len(point.exemplars)
+        for came in (first, again, last)
+        for point in points_of(came["loop.processing.duration"]).values()
+    ] == [1, 1, 1]
+    stale, exporter = exporting([scrapes[0], Scrape(1e9 + 50, 1e9, scrapes[0].values)], "delta")
+    stale._push(exporter)
+    stale._push(exporter)
+    [point] = points_of(exporter.taken[1]["loop.processing.duration"]).values()
+    assert len(point.exemplars) == 0
+
+
+def test_a_series_that_is_new_counts_from_the_last_export_and_rounding_never_counts_back() -> None:
+    old, new = at_time(1e9 + 10, 5, 2, 0.6, 3), at_time(1e9 + 20, 4, 2, 0.6, 3)
+    new.put(table.PROCESSED, 7, "billing", "charge", "orders", "skipped")
+    push, exporter = exporting([old, new], "delta")
+    push._push(exporter)
+    push._push(exporter)
+    points = points_of(exporter.taken[1]["loop.processed"])
+    by_outcome = {dict(labels)["outcome"]: point.as_int for labels, point in points.items()}
+    assert by_outcome == {"acked": 0, "skipped": 7}
+
+
+def test_lowmemory_has_histograms_as_deltas_and_counters_cumulative() -> None:
+    push, exporter = exporting(
+        [at_time(1e9 + 10, 5, 2, 0.6, 3), at_time(1e9 + 20, 8, 3, 0.9, 1)], "lowmemory"
+    )
+    push._push(exporter)
+    push._push(exporter)
+    assert shown(exporter.taken[1]) == (8, 1, pytest.approx(0.3), 1)
+    assert exporter.taken[1]["loop.processed"].sum.aggregation_temporality == CUMULATIVE
+    assert exporter.taken[1]["loop.processing.duration"].histogram.aggregation_temporality == DELTA
+
+
 # ------------------------------------------------------------------------------------- the environment
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
@@ -224,6 +332,7 @@ def test_protocol_interval_and_timeout_are_those_of_the_environment(
         {"OTEL_METRIC_EXPORT_INTERVAL": "0"},
         {"OTEL_METRIC_EXPORT_INTERVAL": "-5"},
         {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+        {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "sometimes"},
     ],
 )
 def test_a_value_that_can_not_be_used_is_warned_about_and_counts_as_not_set(

@@ -107,7 +107,7 @@ def status(*, uptime: float = 100.0, acked: int = 1000, **more: Any) -> dict[str
 def drawn(*looks: Look, height: int | None = None, width: int = 150) -> str:
     console = Console(width=width, color_system=None, force_terminal=False, highlight=False)
     with console.capture() as capture:
-        console.print(frame(looks, height=height))
+        console.print(frame(looks, height=height, width=width))
     return capture.get()
 
 
@@ -116,6 +116,30 @@ def run(*arguments: str) -> Result:
 
 
 # ---------------------------------------------------------------------------------------------------- drawn
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_on_a_narrow_terminal_why_a_partition_is_held_is_what_stays(width: int) -> None:
+    why = "orders.billing.dlq takes nothing now: Broker: Topic authorization failed"
+    holder = {"offset": 5338, "state": "PROCESSING", "attempt": 2, "age": 12.0}
+    held = part(3, lag=120, gap=40, held={"publish_blocked": why}, holder=holder)
+    oldest = {"topic": "orders", "partition": 3, "offset": 77, "age": 12.0, "waits_for": "parcels"}
+    shown = status(partitions=[held, part(1)])
+    shown["consumers"][0]["oldest"] = [oldest]
+    look = Look("http://localhost:9465", shown, "", {"charge": {"acked": 207.0, "failed_attempts": 21.0}})
+    text = drawn(look, width=width)
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= width
+    assert "…" not in text
+    whole = " ".join(text.split())
+    assert f"publish_blocked: {why}" in whole
+    assert "orders/3 lag 120" in whole
+    assert "position held by 5338 processing, attempt 2, 12 s" in whole
+    assert "charge runs orders/3/77 12 s, publishes to parcels" in whole
+    assert "    position held by 5338 processing, attempt 2, 12 s" in lines
+    # With few lines there are fewer partitions, and the others are counted.
+    many = status(partitions=[part(number) for number in range(40)])
+    assert "more partitions, 0 of them held" in drawn(Look("u", many), width=width, height=30)
 
 
 def test_a_partition_shows_lag_in_flight_what_holds_it_and_the_message_that_holds_its_position() -> None:

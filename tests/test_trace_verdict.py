@@ -89,6 +89,25 @@ def test_the_sentence_says_where_the_message_is(given: Story, said: str) -> None
     assert said in capture.get()
 
 
+@pytest.mark.parametrize("width", [60, 80, 119])
+def test_on_a_narrow_terminal_each_hop_has_lines_of_its_own(width: int) -> None:
+    console = Console(width=width, color_system=None, force_terminal=False)
+    with console.capture() as capture:
+        console.print(story_view(story(RETRIED, DEAD), NOW, width=width))
+    lines = [line.rstrip() for line in capture.get().splitlines()]
+    assert max(map(len, lines)) <= width
+    at = lines.index("orders.billing.retry.30s/3/7  2023-11-14 22:13:15.000Z")
+    assert lines[at + 1 :][:2] == [
+        "  after 3 attempts: CardDeclinedError: declined",
+        "  due 2023-11-14 22:13:45.000Z, not handled yet",
+    ]
+    assert lines[at + 3 :][:3] == [
+        "orders.billing.dlq/3/2  2023-11-14 22:13:20.000Z",
+        "  after 4 attempts: CardDeclinedError: declined",
+        "  it stays there",
+    ]
+
+
 def test_metadata_that_is_not_believed_is_said() -> None:
     console = Console(width=300, color_system=None, force_terminal=False)
     ignored = Committed("billing", "open", 1000, ignored="it was written by another program")

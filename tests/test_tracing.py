@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from opentelemetry import baggage, trace
+from opentelemetry import context as otel
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_OFF,
@@ -22,7 +25,7 @@ from opentelemetry.sdk.trace.sampling import (
 from opentelemetry.trace import SpanKind, StatusCode
 
 from streamloop import Message, Reject, Skip, StreamLoop
-from streamloop.telemetry.carrier import Carried
+from streamloop.telemetry.carrier import Carried, attacher
 from streamloop.telemetry.sampler import LOW_64, Allowance, KeepFailedSampler, Policy, policy_of
 from streamloop.testing import Harness
 from tests.loops import billing
@@ -41,7 +44,6 @@ from tests.tracing import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from opentelemetry.context import Context
     from opentelemetry.trace import Link, TraceState
     from opentelemetry.util.types import Attributes
 
@@ -753,3 +755,16 @@ def test_without_a_provider_the_harness_traces_nothing() -> None:
         [dead] = kafka.dead_letters("orders")
     assert header(dead.headers, "traceparent") == [b"00-" + b"1" * 32 + b"-" + b"1" * 16 + b"-01"]
     assert not isinstance(trace.get_tracer_provider(), TracerProvider)
+
+
+def test_the_short_way_to_attach_a_context_is_what_attach_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = otel.set_value("a key", "a value", Context())
+    own = contextvars.Context()
+    own.run(attacher(), given)
+    assert own.run(otel.get_current) is given
+    assert otel.get_current() is not given
+    # Another runtime context (OTEL_PYTHON_CONTEXT) is asked by its own attach().
+    monkeypatch.setattr(otel, "_RUNTIME_CONTEXT", object())
+    assert attacher() is otel.attach
+    monkeypatch.delattr(otel, "_RUNTIME_CONTEXT")
+    assert attacher() is otel.attach

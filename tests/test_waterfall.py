@@ -136,7 +136,20 @@ def test_the_waterfall_has_each_span_below_its_parent_with_attempt_outcome_and_e
     assert "+5.0 ms" in failed
     assert "20.0 ms" in failed
     assert "CardDeclinedError: declined" in text
-    assert "┊ a wait; the longest is 5.00 s" in text
+    assert "┊ a wait; the longest wait is 5.00 s" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 99])
+def test_on_a_narrow_terminal_names_and_errors_stay_whole_and_the_bars_go(width: int) -> None:
+    text = shown(waterfall("ab" * 16, life(), width=width), width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    for name in ("send orders", "process orders", "charge card", "send orders.billing.retry.5s"):
+        assert any(name in line for line in lines), text
+    assert "CardDeclinedError: declined" in text
+    assert "+5.03 s" in text
+    assert "━━" not in text
+    assert "the longest wait is 5.00 s" in text
 
 
 def test_a_wait_of_minutes_leaves_room_for_spans_of_milliseconds() -> None:

@@ -77,14 +77,29 @@ class TextFormatter(logging.Formatter):
         return "\n".join([text, *(f"    {printable(line)}" for line in blocks if line)])
 
 
-def set_up_logging(settings: Settings) -> None:
-    """Send all log records to stderr as the settings say. Replaces what was set up before."""
+def set_up_logging(settings: Settings) -> logging.Formatter:
+    """Send all log records to stderr as the settings say. Replaces what was set up before.
+
+    Returns how lines are made.
+    """
     text = settings.log_format == "text" or (settings.log_format == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     member = {"group": settings.group, "member": settings.member}
-    handler.setFormatter(TextFormatter() if text else JsonFormatter(member))
+    formatter = TextFormatter() if text else JsonFormatter(member)
+    handler.setFormatter(formatter)
     handler.addFilter(Repeats())
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    return formatter
+
+
+def last_line(reason: str, code: int, formatter: logging.Formatter) -> str:
+    """Why the process ends, as its last line, whatever the level: a JSON object among such, or plain text."""
+    if not isinstance(formatter, JsonFormatter):
+        # It may quote the error of a handler, and with it a payload.
+        return "\n".join(map(printable, reason.split("\n")))
+    level = logging.ERROR if code else logging.INFO
+    said = {"name": "streamloop", "levelno": level, "levelname": logging.getLevelName(level), "msg": reason}
+    return formatter.format(logging.makeLogRecord({**said, "kind": "ended", "exit_code": code}))
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -20,17 +20,18 @@ import click
 
 from streamloop.cli.dlq import dlq
 from streamloop.cli.dlq_replay import COMMANDS as DLQ_COMMANDS
+from streamloop.cli.doctor import doctor
 from streamloop.cli.group import group
-from streamloop.cli.logs import set_up_logging
+from streamloop.cli.logs import last_line, set_up_logging
 from streamloop.cli.options import overrides, with_settings
 from streamloop.cli.pause import pause, resume
+from streamloop.cli.plan import plan
 from streamloop.cli.target import load_loop
 from streamloop.cli.top import top
 from streamloop.cli.trace import trace
 from streamloop.errors import StreamLoopError
 from streamloop.settings import ConsumerSettings, Row, Settings, describe, json_schema
 from streamloop.settings.units import duration
-from streamloop.telemetry.logs import printable
 from streamloop.version import __version__
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def run(
     with _mistakes():
         loop = load_loop(target)
         loop.configure(overrides(options), config=config)
-        set_up_logging(loop.load_settings().settings)
+        formatter = set_up_logging(loop.load_settings().settings)
     try:
         result = loop.run(
             max_messages=max_messages, max_runtime=max_runtime, until_end=until_end, ends_process=True
@@ -98,8 +99,7 @@ def run(
         code, reason = 1, "unexpected error"
     except KeyboardInterrupt:
         code, reason = 1, "interrupted before the loop could drain"
-    # It may quote the error of a handler, and with it a payload.
-    click.echo("\n".join(map(printable, reason.split("\n"))), err=True)
+    click.echo(last_line(reason, code, formatter), err=True)
     leave(code)
 
 
@@ -187,6 +187,8 @@ main.add_command(group)
 main.add_command(pause)
 main.add_command(resume)
 main.add_command(dlq)
+main.add_command(doctor)
+main.add_command(plan)
 main.add_command(top)
 main.add_command(trace)
 

@@ -37,24 +37,27 @@ class Look:
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-def member_url(text: str) -> str:
-    """The base URL that ``host``, ``host:port`` or a URL means. Raises ConfigurationError."""
+def member_url(text: str, *, setting: str = "control_address", port: int = DEFAULT_PORT) -> str:
+    """The base URL that ``host``, ``host:port`` or a URL means. Raises ConfigurationError.
+
+    ``setting``: which of a member's addresses is asked for; ``port``: the one it usually has.
+    """
     written = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(written)
-        port = parts.port
+        named = parts.port
     except ValueError as error:
         raise ConfigurationError(f"{text!r} is no address of a member: {error}.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigurationError(
-            f"{text!r} is no address of a member: give its control_address, such as 127.0.0.1:{DEFAULT_PORT}."
+            f"{text!r} is no address of a member: give its {setting}, such as 127.0.0.1:{port}."
         )
     if parts.username is not None or parts.query or parts.fragment:
         raise ConfigurationError(
             "A member's address is a host and a port; a token is given with --token-file."
         )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    given = port if port is not None else DEFAULT_PORT if "://" not in text else None
+    given = named if named is not None else port if "://" not in text else None
     path = parts.path.rstrip("/").removesuffix("/status")
     return f"{parts.scheme}://{host}{'' if given is None else f':{given}'}{path}"
 
@@ -66,18 +69,18 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def get_json(url: str, *, timeout: float, token: str | None = None) -> tuple[int, Any]:
-    """GET: the HTTP status and the JSON. No proxy, no redirect.
+def fetch(url: str, *, timeout: float, accept: str, token: str | None = None) -> tuple[int, bytes]:
+    """GET: the HTTP status and the body. No proxy, no redirect.
 
-    Raises ValueError with the end of a sentence. ``timeout`` (seconds) bounds each wait, not the whole.
+    Raises ValueError with the end of a sentence. ``timeout`` (seconds) bounds each wait, and the body.
     """
-    headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    headers = {"Accept": accept, **({"Authorization": f"Bearer {token}"} if token else {})}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
     try:
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 - the scheme was checked
         try:
             with opener.open(request, timeout=timeout) as answer:
-                status, body = answer.status, answer.read(LONGEST_ANSWER + 1)
+                status, body = answer.status, _whole(answer, time.monotonic() + timeout)
         except urllib.error.HTTPError as error:
             with error:
                 status, body = error.code, error.read(LONGEST_ANSWER + 1)
@@ -89,11 +92,31 @@ def get_json(url: str, *, timeout: float, token: str | None = None) -> tuple[int
             else (reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)).lower()
         ) from None
     except TimeoutError:
-        raise ValueError(f"no answer within {timeout:g} s") from None
+        raise ValueError(f"no whole answer within {timeout:g} s") from None
     except (OSError, http.client.HTTPException, UnicodeError) as error:
         raise ValueError(f"no HTTP answer ({type(error).__name__}: {error})"[:LONGEST_ERROR]) from None
     if len(body) > LONGEST_ANSWER:
         raise ValueError(f"the answer is larger than {LONGEST_ANSWER} bytes")
+    return status, body
+
+
+def _whole(answer: http.client.HTTPResponse, until: float) -> bytes:
+    """The body, in time: one that comes byte by byte would be waited for for ever. Raises TimeoutError."""
+    parts: list[bytes] = []
+    size = 0
+    while size <= LONGEST_ANSWER and (part := answer.read1(65_536)):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > until:
+            raise TimeoutError
+    if answer.length and size <= LONGEST_ANSWER:  # read1() takes a connection that broke for the end
+        raise http.client.IncompleteRead(b"", answer.length)
+    return b"".join(parts)
+
+
+def get_json(url: str, *, timeout: float, token: str | None = None) -> tuple[int, Any]:
+    """The same for JSON. Raises ValueError with the end of a sentence."""
+    status, body = fetch(url, timeout=timeout, accept="application/json", token=token)
     try:
         return status, orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -14,7 +14,7 @@ import click
 
 from streamloop.errors import ConfigurationError
 from streamloop.settings.describe import DURATIONS, SIZES, describe_field, settings_in_order
-from streamloop.settings.layers import option
+from streamloop.settings.layers import SetName, option
 from streamloop.settings.model import Settings
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -66,7 +66,8 @@ def overrides(options: dict[str, Any]) -> dict[str, object]:
         given["topics"] = dict(_pair("--topic", "OLD=NEW", each) for each in options["topics"])
     for each in options["others"]:
         name, value = _pair("--set", "NAME=VALUE", each)
-        given[name] = value
+        given.pop(name, None)
+        given[SetName(name)] = value
     return given
 
 

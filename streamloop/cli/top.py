@@ -18,6 +18,7 @@ import click
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -36,6 +37,9 @@ TIMEOUT: Final = 3.0
 LEAST_INTERVAL: Final = 0.2
 LEAST_ROWS: Final = 3
 """Partitions of each member that are shown however small the terminal is."""
+WIDE: Final = 120
+"""Columns from which on everything of a handler or a partition has its place in one line. Below that what
+matters most would be cut away (why a partition is held): it gets lines of its own."""
 LONGEST_WHY: Final = 300
 QUIET: Final = frozenset({"retry_not_due", "assigning"})
 """Reasons that are part of a healthy day."""
@@ -44,19 +48,22 @@ QUIET: Final = frozenset({"retry_not_due", "assigning"})
 # ------------------------------------------------------------------------------------------------ the frame
 
 
-def frame(looks: Sequence[Look], *, height: int | None = None) -> RenderableType:
-    """All members. ``height``: lines that there are; None: as many as it takes."""
+def frame(looks: Sequence[Look], *, height: int | None = None, width: int = WIDE) -> RenderableType:
+    """All members. ``height``: lines that there are; None: as many as it takes. ``width``: columns."""
+    narrow = width < WIDE
     parts: list[RenderableType] = []
     if len(looks) > 1:
         parts += [_together(looks), Text()]
     partitions = None
     if height is not None:
         fixed = 3 + sum(9 + (3 * len(rows(each.status, "consumers")) if each.status else 0) for each in looks)
-        partitions = max(LEAST_ROWS, (height - fixed) // max(1, len(looks)))
+        lines = 3 if narrow else 1
+        partitions = max(LEAST_ROWS, (height - fixed) // max(1, len(looks)) // lines)
     for look in looks:
         parts.append(_head(look))
         if look.status is not None and "partitions" in look.status:
-            parts += [_consumers(look), _partitions(look.status, partitions)]
+            parts.append(_narrow_consumers(look) if narrow else _consumers(look))
+            parts.append(_partitions(look.status, partitions, narrow=narrow))
         parts.append(Text())
     return Group(*parts[:-1])
 
@@ -103,7 +110,7 @@ def _head(look: Look) -> RenderableType:
         lines += [text(f"  {each}", "red") for each in (why if isinstance(why, list) else ())]
     for each in rows(status, "intakes"):
         full = _share(each, "buffered", "high_watermark_messages") >= 1
-        said = Text("  ").append_text(text(each.get("name", "")))
+        said = text(each.get("name", ""))
         said.append(
             f": in flight {number(each.get('buffered'))} of {number(each.get('high_watermark_messages'))}, "
             f"{size(each.get('buffered_bytes'))} of {size(each.get('high_watermark_bytes'))}",
@@ -115,7 +122,7 @@ def _head(look: Look) -> RenderableType:
         said.append(f"   polled {age(each.get('last_turn_age'))} ago")
         if each.get("detail"):
             said.append_text(text(f"   {each['detail']}", "yellow"))
-        lines.append(said)
+        lines.append(_below(said, 2))
     if status.get("publishing"):
         lines.append(Text(f"  records that the broker has not confirmed yet: {number(status['publishing'])}"))
     lines += [_paused(each, status.get("at")) for each in rows(status, "paused")]
@@ -163,6 +170,38 @@ def plain_table(*columns: str, left: Sequence[str] = ()) -> Table:
     return table
 
 
+def _oldest(consumer: dict[str, Any]) -> list[str]:
+    """The messages whose handlers have run longest."""
+    return [
+        f"{row.get('topic')}/{row.get('partition')}/{row.get('offset')} {age(row.get('age'))}"
+        + (f", publishes to {row['waits_for']}" if row.get("waits_for") else "")
+        for row in rows(consumer, "oldest")[:3]
+    ]
+
+
+def _narrow_consumers(look: Look) -> RenderableType:
+    table = plain_table("  handler", "runs", "waits", "acked/s", "failed/s", "dead/s", left=("  handler",))
+    slowest: list[RenderableType] = []
+    for each in rows(look.status or {}, "consumers"):
+        rates = look.rates.get(str(each.get("name")), {})
+        dead, failed = rates.get("dead_lettered"), rates.get("failed_attempts")
+        table.add_row(
+            text(f"  {each.get('name', '')}"),
+            f"{number(each.get('running'))}/{number(each.get('concurrency'))}",
+            number(each.get("waiting")),
+            rate(rates.get("acked")),
+            Text(rate(failed), style="yellow" if failed else ""),
+            Text(rate(dead), style="red" if dead else ""),
+        )
+        slowest += [_below(text(f"{each.get('name', '')} runs {line}")) for line in _oldest(each)]
+    return Group(table, *slowest)
+
+
+def _below(line: RenderableType, indent: int = 4) -> RenderableType:
+    """A line that belongs to what is above; what is wrapped is indented, too."""
+    return Padding(line, (0, 0, 0, indent), expand=False)
+
+
 def _consumers(look: Look) -> Table:
     table = plain_table(
         *("  handler", "runs", "waits", "acked/s", "failed/s", "retried/s", "dead/s", "acked", "dead"),
@@ -172,10 +211,7 @@ def _consumers(look: Look) -> Table:
     for each in rows(look.status or {}, "consumers"):
         counts, rates = objects(each.get("counts")), look.rates.get(str(each.get("name")), {})
         dead, failed = rates.get("dead_lettered"), rates.get("failed_attempts")
-        oldest = [
-            f"{row.get('topic')}/{row.get('partition')}/{row.get('offset')} {age(row.get('age'))}"
-            for row in rows(each, "oldest")[:3]
-        ]
+        oldest = _oldest(each)
         retried = [rates[name] for name in ("retried_in_place", "routed") if name in rates]
         table.add_row(
             text(f"  {each.get('name', '')}"),
@@ -192,11 +228,37 @@ def _consumers(look: Look) -> Table:
     return table
 
 
-def _partitions(status: dict[str, Any], most: int | None) -> RenderableType:
+def _partitions(status: dict[str, Any], most: int | None, *, narrow: bool) -> RenderableType:
     found = sorted(rows(status, "partitions"), key=_urgency)
     if not found:
         return Text("  no partitions are assigned", style="yellow")
     shown = found if most is None else found[:most]
+    left = found[len(shown) :]
+    rest: list[RenderableType] = []
+    if left:
+        held = sum(1 for each in left if each.get("held"))
+        rest.append(Text(f"  and {len(left)} more partitions, {held} of them held", style="dim"))
+    return Group(*(_narrow_partitions(shown) if narrow else [_partition_table(shown)]), *rest)
+
+
+def _narrow_partitions(shown: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Each in a line, with what holds it or its commit position below."""
+    lines: list[RenderableType] = []
+    for each in shown:
+        line = text(f"{each.get('topic', '')}/{each.get('partition', '')}", "bold")
+        line.append(
+            f"  lag {number(each.get('lag'))}, {age(each.get('lag_seconds'))}   "
+            f"in flight {number(each.get('buffered'))}   gap {number(each.get('gap'))}"
+        )
+        lines.append(_below(line, 2))
+        if objects(each.get("holder")):
+            lines.append(_below(Text("position held by ").append_text(holder_text(each))))
+        held = held_text(objects(each.get("held")))
+        lines += [_below(reason) for reason in held.split("\n")] if held else []
+    return lines
+
+
+def _partition_table(shown: Sequence[dict[str, Any]]) -> Table:
     table = plain_table(
         *("  partition", "lag", "lag time", "in flight", "gap", "holds the commit position", "held"),
         left=("  partition", "holds the commit position", "held"),
@@ -211,11 +273,7 @@ def _partitions(status: dict[str, Any], most: int | None) -> RenderableType:
             holder_text(each),
             held_text(objects(each.get("held"))),
         )
-    left = found[len(shown) :]
-    if not left:
-        return table
-    held = sum(1 for each in left if each.get("held"))
-    return Group(table, Text(f"  and {len(left)} more partitions, {held} of them held", style="dim"))
+    return table
 
 
 def _urgency(part: dict[str, Any]) -> tuple[Any, ...]:
@@ -307,7 +365,7 @@ def top(urls: tuple[str, ...], interval: float, once: bool, token_file: Path | N
             if any(each.status is not None for each in looks):
                 time.sleep(interval)
                 looks = look_at(members, TIMEOUT)
-            console.print(frame(looks))
+            console.print(frame(looks, width=console.width))
             sys.exit(0 if all(each.status is not None for each in looks) else 1)
         _follow(console, members, interval)
     except KeyboardInterrupt:
@@ -332,7 +390,8 @@ def _follow(console: Console, members: list[Member], interval: float) -> None:
             begin = time.monotonic()
             looks = look_at(members, TIMEOUT)
             foot = Text(f"every {interval:g} s   q: end", style="dim")
-            live.update(Group(frame(looks, height=console.height - 2), Text(), foot), refresh=True)
+            drawn = frame(looks, height=console.height - 2, width=console.width)
+            live.update(Group(drawn, Text(), foot), refresh=True)
             if _pressed_q(keys, begin + interval):
                 return
 

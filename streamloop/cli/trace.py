@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 from rich import box
 from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 MOST_MESSAGES: Final = 5
 """Messages of one trace whose places are looked for."""
+WIDE: Final = 120
+"""Columns from which on the hops are a table."""
 LONGEST_ERROR: Final = 300
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LARGEST: Final = 2**63 - 1
@@ -134,8 +137,8 @@ def said_of(committed: Committed) -> str:
     return said
 
 
-def story_view(story: Story, now_ms: int) -> RenderableType:
-    """All that was found of a message. ``now_ms``: epoch ms."""
+def story_view(story: Story, now_ms: int, *, width: int = WIDE) -> RenderableType:
+    """All that was found of a message. ``now_ms``: epoch ms. ``width``: columns of the terminal."""
     sentence, style = verdict(story, now_ms)
     original = story.original
     facts = Table.grid(padding=(0, 2))
@@ -164,8 +167,38 @@ def story_view(story: Story, now_ms: int) -> RenderableType:
         row("trace", "none: no record of it has a traceparent")
     parts: list[RenderableType] = [text(sentence, f"bold {style}"), Text(), facts]
     if story.hops:
-        parts += [Text(), _hops(story.hops)]
+        parts += [Text(), _hops(story.hops) if width >= WIDE else _narrow_hops(story.hops)]
     return Group(*parts, Text(), _searched(story))
+
+
+def _narrow_hops(hops: Sequence[Hop]) -> RenderableType:
+    """A few lines each, where a table would leave no room for the error."""
+    lines: list[RenderableType] = []
+    for hop in hops:
+        lines.append(Text().append_text(text(_place_of(hop), "bold")).append(f"  {moment(hop.at_ms)}"))
+        attempts = f"after {hop.attempt} attempt{'' if hop.attempt == 1 else 's'}"
+        why = Text(f"{attempts}: ").append_text(text(_error_of(hop), "red"))
+        lines += [Padding(each, (0, 0, 0, 2), expand=False) for each in (why, _then(hop))]
+    return Group(*lines)
+
+
+def _place_of(hop: Hop) -> str:
+    replay = f" (replay {hop.replay_id})" if hop.replay_id else ""
+    return f"{hop.topic}/{hop.partition}/{hop.offset}{replay}"
+
+
+def _error_of(hop: Hop) -> str:
+    if not hop.error_class:
+        return NONE
+    return f"{short_class(hop.error_class)}: {hop.error_message}"[:LONGEST_ERROR]
+
+
+def _then(hop: Hop) -> Text:
+    if hop.kind == "dead letter":
+        return Text("it stays there", style="red")
+    due = f"due {moment(hop.not_before_ms)}, " if hop.not_before_ms is not None else ""
+    read = hop.committed is not None and hop.committed.acknowledged
+    return text(f"{due}{'handled' if read else 'not handled yet'}")
 
 
 def _hops(hops: Sequence[Hop]) -> Table:
@@ -175,23 +208,12 @@ def _hops(hops: Sequence[Hop]) -> Table:
     table.add_column("last error", overflow="fold")
     table.add_column("then", overflow="fold")
     for hop in hops:
-        then = Text("it stays there", style="red")
-        if hop.kind != "dead letter":
-            due = f"due {moment(hop.not_before_ms)}" if hop.not_before_ms is not None else ""
-            read = hop.committed is not None and hop.committed.acknowledged
-            then = text(f"{due}{', ' if due else ''}{'handled' if read else 'not handled yet'}")
-        replay = f" (replay {hop.replay_id})" if hop.replay_id else ""
         table.add_row(
             moment(hop.at_ms),
-            text(f"{hop.topic}/{hop.partition}/{hop.offset}{replay}"),
+            text(_place_of(hop)),
             str(hop.attempt),
-            text(
-                f"{short_class(hop.error_class)}: {hop.error_message}"[:LONGEST_ERROR]
-                if hop.error_class
-                else NONE,
-                "red",
-            ),
-            then,
+            text(_error_of(hop), "red"),
+            _then(hop),
         )
     return table
 
@@ -315,11 +337,11 @@ def _by_place(
     console: Console, where: Place, jaeger: str | None, find: Callable[[Place, str | None], Story]
 ) -> None:
     story = find(where, None)
-    console.print(story_view(story, round(time.time() * 1000)))
+    console.print(story_view(story, round(time.time() * 1000), width=console.width))
     if jaeger is not None:
         for found in story.trace_ids:
             console.print()
-            console.print(_trace(jaeger, found))
+            console.print(_trace(jaeger, found, console.width))
     if not story.original.found and not story.hops and not story.committed.acknowledged:
         sys.exit(1)
 
@@ -338,7 +360,7 @@ def _by_trace(
     spans = fetch_trace(jaeger, trace_id)
     if not spans:
         raise JaegerError(_no_trace(jaeger, trace_id))
-    console.print(waterfall(trace_id, spans))
+    console.print(waterfall(trace_id, spans, width=console.width))
     messages = messages_of(spans)
     for topic, partition, offset, group in messages[:MOST_MESSAGES]:
         console.print()
@@ -348,14 +370,14 @@ def _by_trace(
             said = f"{topic}/{partition}/{offset} was not looked for: {error}"
             console.print(text(said.partition("\n")[0], "yellow"))
             continue
-        console.print(story_view(story, round(time.time() * 1000)))
+        console.print(story_view(story, round(time.time() * 1000), width=console.width))
     if len(messages) > MOST_MESSAGES:
         console.print(f"and {len(messages) - MOST_MESSAGES} more messages in this trace")
 
 
-def _trace(jaeger: str, trace_id: str) -> RenderableType:
+def _trace(jaeger: str, trace_id: str, width: int) -> RenderableType:
     spans = fetch_trace(jaeger, trace_id)
-    return waterfall(trace_id, spans) if spans else text(_no_trace(jaeger, trace_id), "yellow")
+    return waterfall(trace_id, spans, width=width) if spans else text(_no_trace(jaeger, trace_id), "yellow")
 
 
 def _no_trace(jaeger: str, trace_id: str) -> str:

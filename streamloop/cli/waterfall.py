@@ -35,6 +35,8 @@ TIMEOUT: Final = 10.0
 MOST_SPANS: Final = 500
 """Drawn; what is left out is said."""
 DEEPEST: Final = 32
+WIDE: Final = 100
+"""Columns from which on there is room for bars."""
 BAR: Final = 32
 """Characters."""
 WAIT: Final = 0.2
@@ -238,8 +240,12 @@ def _clusters(spans: Sequence[Span]) -> list[tuple[int, int]]:
     return found
 
 
-def waterfall(trace_id: str, spans: Sequence[Span]) -> RenderableType:
-    """The trace. ``spans`` as ``fetch_trace`` gives them; at least one."""
+def waterfall(trace_id: str, spans: Sequence[Span], *, width: int = WIDE) -> RenderableType:
+    """The trace. ``spans`` as ``fetch_trace`` gives them; at least one.
+
+    ``width``: columns of the terminal; below ``WIDE`` the times come first and there are no bars.
+    """
+    narrow = width < WIDE
     began, ended = min(span.start for span in spans), max(span.end for span in spans)
     failed = sum(span.failed for span in spans)
     services = ", ".join(dict.fromkeys(span.service for span in spans if span.service))
@@ -249,10 +255,15 @@ def waterfall(trace_id: str, spans: Sequence[Span]) -> RenderableType:
     head.append(f"   {span_time(ended - began)} from {moment(began // 1_000_000)}   ")
     head.append(f"{failed} failed" if failed else "none failed", style="red" if failed else "green")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1), header_style="bold")
-    table.add_column("span", overflow="fold", ratio=1)
-    table.add_column("start", justify="right", no_wrap=True)
-    table.add_column("took", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, width=BAR)
+    times = [("start", "right"), ("took", "right")]
+    if not narrow:
+        table.add_column("span", overflow="fold", ratio=1)
+    for name, justify in times:
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    if narrow:
+        table.add_column("span", overflow="fold", ratio=1)
+    else:
+        table.add_column("", no_wrap=True, width=BAR)
     scale = Scale(spans)
     known = {span.span_id for span in spans}
     drawn = 0
@@ -261,16 +272,16 @@ def waterfall(trace_id: str, spans: Sequence[Span]) -> RenderableType:
             break
         drawn += 1
         orphan = bool(span.parent_id) and span.parent_id not in known
-        took = span_time(span.end - span.start)
-        table.add_row(
-            _label(depth, span, orphan=orphan), f"+{span_time(span.start - began)}", took, scale.bar(span)
-        )
+        took = [f"+{span_time(span.start - began)}", span_time(span.end - span.start)]
+        label = _label(depth, span, orphan=orphan, indent=1 if narrow else 2)
+        table.add_row(*took, label) if narrow else table.add_row(label, *took, scale.bar(span))
     parts: list[RenderableType] = [head, Text(), table]
     if drawn < len(spans):
         parts.append(Text(f"and {len(spans) - drawn} more spans", style="dim"))
     if scale.waits:
         pauses = [b[0] - a[1] for a, b in pairwise(_clusters(spans))]
-        parts.append(Text(f"┊ a wait; the longest is {span_time(max(pauses))}", style="dim"))
+        mark = "" if narrow else "┊ a wait; "
+        parts.append(Text(f"{mark}the longest wait is {span_time(max(pauses))}", style="dim"))
     return Group(*parts)
 
 
@@ -299,7 +310,7 @@ def tree(spans: Sequence[Span]) -> Iterator[tuple[int, Span]]:
         waiting.append((0, left))
 
 
-def _label(depth: int, span: Span, *, orphan: bool) -> RenderableType:
+def _label(depth: int, span: Span, *, orphan: bool, indent: int) -> RenderableType:
     label = Text().append_text(text(span.name, "bold red" if span.failed else "bold"))
     said = [span.service, span.kind]
     known = span.attributes
@@ -321,7 +332,7 @@ def _label(depth: int, span: Span, *, orphan: bool) -> RenderableType:
     for linked in span.links:
         label.append("\n")
         label.append_text(text(f"linked to trace {linked}", "dim"))
-    return Padding(label, (0, 0, 0, 2 * min(depth, DEEPEST)))  # what is wrapped is indented, too
+    return Padding(label, (0, 0, 0, indent * min(depth, DEEPEST)))  # what is wrapped is indented, too
 
 
 # -------------------------------------------------------------------------------------- messages in a trace

@@ -65,6 +65,8 @@ OFF_AGAIN: Final = 60.0
 """Seconds until a topic that may not exist or be used is looked for again."""
 LEAVE_WITHIN: Final = 2.0
 """Seconds that leaving waits for its last record to be confirmed."""
+LEAVE_MARGIN: Final = 1.0
+"""Seconds for the end of a turn and of the clients."""
 
 ON, STARTING, AWAY, OFF = "on", "starting", "away", "off"
 
@@ -150,7 +152,7 @@ class ControlLink:
         self._within = within
         self._stop.set()
         if self._thread.ident is not None:
-            self._thread.join(within + 1.0)
+            self._thread.join(within + LEAVE_MARGIN)
 
     @property
     def on(self) -> bool:

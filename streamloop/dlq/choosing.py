@@ -32,6 +32,8 @@ class Item:
     letter: DeadLetter
     publish: Publish
     times: int
+    number: int = 0
+    """Of its send's span."""
 
 
 class Chooser:

@@ -21,6 +21,7 @@ from streamloop.dlq.runs import FAILED, FINISHED, STOPPED, RunRecord
 from streamloop.dlq.session import Session, TakenOverError, entry_value
 from streamloop.dlq.settle import Outcomes, Settling
 from streamloop.dlq.targets import Skip, Target, Targets, describe_target
+from streamloop.dlq.traced import ReplayTraces
 from streamloop.dlq.writer import (
     MOST_BYTES,
     MOST_RECORDS,
@@ -98,6 +99,7 @@ class Replay:
         self._next_at = self._began
         self._watch_at = self._began
         self._watched: set[str] = set()
+        self._traces = ReplayTraces(settings)
         self._started = False
         self._canary_left = 0
         self._is_through = False
@@ -153,6 +155,8 @@ class Replay:
             if not self._started:
                 raise
             summary.state, summary.note = FAILED, str(error)
+        finally:
+            self._traces.close()
         summary.seconds = time.monotonic() - self._began
         return summary
 
@@ -303,23 +307,30 @@ class Replay:
     def _send(self, items: list[Item]) -> None:
         """All of them, or what of them the brokers take."""
         self._watch_targets(items)
+        for item in items:
+            item.number, item.publish = self._traces.begin(item.publish)
         try:
             for part, placed in self._session.send(
                 items,
                 lambda item: item.publish,
                 self._entries,
                 place=lambda item: item.letter.place,
-                refused=lambda item, why: self._refused(item.letter, why),
+                refused=self._not_taken,
             ):
                 self.summary.replayed += len(part)
                 for item, at in zip(part, placed or (), strict=placed is not None):
                     letter = item.letter
                     self._settling.sent(letter.topic, letter.partition, letter.offset, at)
+                    self._traces.placed(item.number, at)
         except UnknownOutcomeError:
             self.summary.unsure = len(items)
             raise
         self._at("before progress")
         self._tell()
+
+    def _not_taken(self, item: Item, why: str) -> None:
+        self._traces.gave_up(item.number)
+        self._refused(item.letter, why)
 
     def _entries(self, items: Sequence[Item], placed: list[Placed]) -> list[Entry]:
         ids = self._bounds.topic_ids

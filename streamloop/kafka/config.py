@@ -141,6 +141,10 @@ CLASSIC_ONLY: Final = frozenset(
     {"partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms", "group.protocol.type"}
 )
 """Refused by librdkafka beside group.protocol=consumer, where the broker decides them."""
+CLASSIC_SESSION_MS: Final = 45_000
+"""librdkafka's default of session.timeout.ms."""
+SHORTEST_SESSION_MS: Final = 6_000
+"""What brokers accept: the default of group.min.session.timeout.ms."""
 
 _SUGGESTIONS: Final = """
 api.version.request.timeout.ms batch.num.messages batch.size broker.address.family broker.address.ttl
@@ -272,7 +276,23 @@ def _consumer(settings: Settings, protocol: Protocol, group: str, suffix: str) -
     }
     if protocol == "consumer":
         config = {name: value for name, value in config.items() if name not in CLASSIC_ONLY}
+    elif (shorter := shortened_session_ms(settings)) is not None:
+        config["session.timeout.ms"] = shorter
     return config
+
+
+def shortened_session_ms(settings: Settings) -> int | None:
+    """The session.timeout.ms of group_protocol=auto, where that becomes classic and the default is too long.
+
+    librdkafka refuses one above max.poll.interval.ms, which the protocol `consumer` does not: a start that
+    never needs the classic one must not fail of it. None: the default or the user's stands.
+    """
+    interval = settings.kafka_property("consumer", "max.poll.interval.ms")
+    given = settings.kafka_property("consumer", "session.timeout.ms")
+    if settings.group_protocol != "auto" or interval is None or given is not None:
+        return None
+    shorter = int(_number_or(interval, CLASSIC_SESSION_MS))
+    return shorter if SHORTEST_SESSION_MS <= shorter < CLASSIC_SESSION_MS else None
 
 
 def _producer(
@@ -392,10 +412,15 @@ def _same(name: str, value: object, wanted: str | bool) -> bool:
 
 
 def _number(value: object) -> float:
+    return _number_or(value, SHORTEST_DELIVERY_TIMEOUT_MS if value else 0)
+
+
+def _number_or(value: object, otherwise: float) -> float:
+    """``otherwise`` for what is no number: librdkafka says what is wrong with it."""
     try:
         return float(str(value))
     except ValueError:
-        return SHORTEST_DELIVERY_TIMEOUT_MS if value else 0  # librdkafka says what is wrong with it
+        return otherwise
 
 
 def _tried(settings: Settings, section: Section, config: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has no __all__
     AdminClient,
     ConfigResource,
@@ -205,6 +211,34 @@ class TopicAdmin:
             return "no broker answered in time"
         self._await_listed([name], deadline)
         return None
+
+    def committed(
+        self, group: str, partitions: Iterable[tuple[str, int]], timeout: float
+    ) -> dict[tuple[str, int], int | Untold]:
+        """What the group has committed of each partition; left out where that is nothing.
+
+        Raises BrokersUnreachableError.
+        """
+        wanted = list(dict.fromkeys(partitions))
+        deadline = self._clock() + timeout
+        self._first_look(deadline)
+        if not self._has_admin_api:
+            return dict.fromkeys(wanted, Untold("this broker does not tell what groups have committed"))
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(*each) for each in wanted])
+        [future] = self._client.list_consumer_group_offsets(
+            [asked], request_timeout=self._left(deadline)
+        ).values()
+        try:
+            answer = future.result(self._left(deadline))
+        except KafkaException as error:
+            return dict.fromkeys(wanted, Untold(_text(error)))
+        except TimeoutError:
+            return dict.fromkeys(wanted, Untold("no broker answered in time"))
+        return {
+            (each.topic, each.partition): each.offset if each.error is None else Untold(str(each.error.str()))
+            for each in answer.topic_partitions
+            if each.offset >= 0 or each.error is not None
+        }
 
     # -- asking
 

@@ -240,7 +240,7 @@ class AsyncRunner(Runner):
         if not asked:
             return failure
         if isinstance(failure, asyncio.CancelledError):
-            return timed_out(self.handler) if asked == TIMEOUT else failure
+            return timed_out(self.handler, slot) if asked == TIMEOUT else failure
         # It swallowed the cancellation, and what it then returned or raised counts.
         self.counts.cancel_ignored += 1
         return failure

@@ -117,6 +117,7 @@ class Slot:
         "started",
         "task",
         "thread",
+        "waits_for",
     )
 
     def __init__(self) -> None:
@@ -132,6 +133,8 @@ class Slot:
         self.asked = ""
         """Why it was asked to stop: TIMEOUT, REVOKED, SHUTDOWN; '' when it was not."""
         self.given_up = False
+        self.waits_for = ""
+        """Topics that it waited to have a record in when it was asked to stop."""
 
     def begin(
         self, records: list[Record], messages: list[Message] | None, now: float, timeout: float
@@ -243,6 +246,7 @@ class Runner(ABC):
         if slot.asked:
             return
         slot.asked = why
+        slot.waits_for = self._host.waits_for(slot.records or ())
         for message in slot.messages or ():
             message.cancelled.set()
         self._interrupt(slot)
@@ -293,9 +297,12 @@ class HandlerTimeout(TimeoutError):  # noqa: N818 - a TimeoutError by name and n
     """The handler did not end within its time-out."""
 
 
-def timed_out(handler: Handler) -> HandlerTimeout:
+def timed_out(handler: Handler, slot: Slot) -> HandlerTimeout:
     """The error of a handler that was asked to stop at its time-out."""
-    return HandlerTimeout(f"the handler {handler.name} did not end within {handler.timeout:g} s (timeout)")
+    waited = f"; it waited for its publish to {slot.waits_for}" if slot.waits_for else ""
+    return HandlerTimeout(
+        f"the handler {handler.name} did not end within {handler.timeout:g} s (timeout){waited}"
+    )
 
 
 def failure_in(returned: object) -> Outcome | None:

@@ -167,7 +167,7 @@ class BatchRunner(Runner):
             tracing.end_batch(span, failed)
         for record, outcome, was_stopped, attempt in zip(records, outcomes, stopped, attempts, strict=True):
             if was_stopped and asked == TIMEOUT:
-                self._fail(record, timed_out(handler), attempt, seconds)
+                self._fail(record, timed_out(handler, slot), attempt, seconds)
             elif outcome is not None:
                 self._fail(record, outcome, attempt, seconds)
             elif attempt is not None and attempt.sampled:

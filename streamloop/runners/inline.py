@@ -113,7 +113,7 @@ class InlineRunner(Runner):
         assert slot.records is not None
         record, started = slot.records[0], slot.started
         if slot.end() == TIMEOUT and isinstance(failure, asyncio.CancelledError):
-            failure = timed_out(self.handler)
+            failure = timed_out(self.handler, slot)
         self._slots.remove(slot)
         self._done(record, failure, started, attempt)
 

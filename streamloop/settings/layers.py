@@ -125,11 +125,29 @@ def from_mapping(
     return walk.source
 
 
+class SetName(str):
+    """The name in a ``--set NAME=VALUE``: it is told as it was written, also where it has an option."""
+
+    __slots__ = ()
+
+
 def from_command_line(values: Mapping[str, object], names: Names) -> Source:
-    """Options of the command line, by setting name or dotted path."""
-    return from_mapping(
-        values, names, lambda path: Origin(Layer.COMMAND_LINE, f"command line option {option(path)}"), option
-    )
+    """Options of the command line, by setting name or dotted path; those of ``--set`` by ``SetName``."""
+    source = Source()
+    for name, value in values.items():
+        spell = _set_option if isinstance(name, SetName) else option
+        one = from_mapping({name: value}, names, partial(_typed, spell), spell)
+        source.assignments += one.assignments
+        source.problems += one.problems
+    return source
+
+
+def _set_option(path: SettingPath) -> str:
+    return f"--set {dotted(path)}"
+
+
+def _typed(spell: Callable[[SettingPath], str], path: SettingPath) -> Origin:
+    return Origin(Layer.COMMAND_LINE, f"command line option {spell(path)}")
 
 
 def from_keywords(values: Mapping[str, object], names: Names) -> Source:

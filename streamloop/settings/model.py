@@ -391,7 +391,8 @@ class Settings(HandlerSettings):
     group_protocol: Annotated[Literal["auto", "consumer", "classic"], Word] = "auto"
     """Rebalance protocol.
 
-    auto: consumer (KIP-848) where the broker has it, classic cooperative-sticky otherwise.
+    auto: consumer (KIP-848) where the broker has it, classic cooperative-sticky otherwise; there a
+    max.poll.interval.ms below the session time-out of 45 s shortens that one, with a warning.
     """
 
     high_watermark_messages: Count = Field(2_000, ge=1)

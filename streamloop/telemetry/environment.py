@@ -32,6 +32,8 @@ TIMEOUT: Final = 30.0
 """Seconds: the specification's defaults of OTEL_METRIC_EXPORT_INTERVAL and _TIMEOUT."""
 
 Protocol = Literal["grpc", "http/protobuf"]
+Temporality = Literal["cumulative", "delta", "lowmemory"]
+"""lowmemory: histograms delta, and counters, which are read when they are exported, cumulative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class MetricExport:
     protocol: Protocol
     interval: float
     timeout: float
+    temporality: Temporality = "cumulative"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ def metric_export(setting: Literal["auto", "otlp", "none"], env: Mapping[str, st
         _protocol(env),
         _milliseconds(env, "OTEL_METRIC_EXPORT_INTERVAL", INTERVAL),
         _milliseconds(env, "OTEL_METRIC_EXPORT_TIMEOUT", TIMEOUT),
+        _temporality(env),
     )
 
 
@@ -130,6 +134,25 @@ def _protocol(env: Mapping[str, str], signal: str = "METRICS") -> Protocol:
             )
             break
     return "http/protobuf"
+
+
+def _temporality(env: Mapping[str, str]) -> Temporality:
+    name = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
+    match env.get(name, "").strip().lower():
+        case "" | "cumulative":
+            return "cumulative"
+        case "delta":
+            return "delta"
+        case "lowmemory":
+            return "lowmemory"
+        case other:
+            log.warning(
+                "%s is %r: known are cumulative, delta and lowmemory, and cumulative is used",
+                name,
+                other,
+                extra={"kind": "telemetry"},
+            )
+            return "cumulative"
 
 
 def _milliseconds(env: Mapping[str, str], name: str, default: float) -> float:

@@ -9,6 +9,7 @@ is assigned.
 from __future__ import annotations
 
 import platform
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
@@ -111,6 +112,7 @@ def collect(run: Run) -> Scrape:
     scrape.put(table.KEPT_SPANS, counts.left_out, group, "left_out")
     scrape.put(table.DROPPED_SPANS, counts.dropped, group)
     versions = (__version__, platform.python_version(), confluent_kafka.libversion()[0])
+    scrape.put(table.PROCESS_CPU, round(time.process_time(), 3), group)
     scrape.put(table.BUILD_INFO, 1, group, *versions)
     for topic, open_ in run.operations.open_dead_letters.items():
         scrape.put(table.DEAD_LETTERS_OPEN, open_.letters, group, topic)
@@ -169,7 +171,9 @@ class _Collection:
         put(table.CONCURRENCY, state.spec.concurrency, group, name)
         put(table.BREAKER, _breaker(state), group, name)
         put(table.PROCESSING, histogram_of(runner.durations, runner.failed_durations), group, name)
-        operation = ("kafka", "process", group, name)
+        # One histogram for all topics of a handler: to tell them apart would cost each message a look-up.
+        topics = list(state.by_topic)
+        operation = ("kafka", "process", group, topics[0] if len(topics) == 1 else "", name)
         put(table.PROCESS_DURATION, histogram_of(runner.durations), *operation, "")
         put(table.PROCESS_DURATION, histogram_of(runner.failed_durations), *operation, "_OTHER")
 

@@ -3,7 +3,8 @@
 The SDK's own reader can't do it: its interface has no observable histogram. So a thread builds the metric
 data of the last scrape, histograms included, and hands it to the SDK's OTLP exporter. It must never wait for
 the event loop, nor keep a shutdown longer than its flush bound; when the collector is away, a counter says
-so and nothing else changes. Started and stopped by the run.
+so and nothing else changes. Where the environment asks for deltas, an export has what came since the last one
+that succeeded. Started and stopped by the run.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from streamloop.telemetry.durations import Exemplar
-    from streamloop.telemetry.environment import MetricExport
+    from streamloop.telemetry.environment import MetricExport, Temporality
     from streamloop.telemetry.metrics import Labels, Scrape, Value
     from streamloop.telemetry.table import Metric
 
@@ -56,6 +57,13 @@ SAY_AGAIN: Final = 60.0
 
 _SCOPE: Final = InstrumentationScope("streamloop", __version__)
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
+_DELTA: Final = AggregationTemporality.DELTA
+_DELTAS: Final[dict[Temporality, frozenset[Kind]]] = {
+    "cumulative": frozenset(),
+    "delta": frozenset({Kind.COUNTER, Kind.HISTOGRAM}),
+    "lowmemory": frozenset({Kind.HISTOGRAM}),
+}
+"""What is exported as a difference. A gauge never is."""
 
 
 class Exporter(Protocol):
@@ -100,6 +108,9 @@ class OtlpPush:
         self._latest = latest
         self._failures = failures
         self._make = make
+        self._deltas = _DELTAS[export.temporality]
+        self._exported: Scrape | None = None
+        """The last one that the collector took."""
         self._stop = threading.Event()
         self._said = -SAY_AGAIN
         self._thread = threading.Thread(target=self._run, name="streamloop-otlp", daemon=True)
@@ -135,8 +146,10 @@ class OtlpPush:
             return
         problem = ""
         try:
-            data = metrics_data(scrape, self._resource)
-            if exporter.export(data, self._export.timeout * 1000) is not MetricExportResult.SUCCESS:
+            data = metrics_data(scrape, self._resource, self._deltas, self._exported)
+            if exporter.export(data, self._export.timeout * 1000) is MetricExportResult.SUCCESS:
+                self._exported = scrape
+            else:
                 problem = "the exporter could not send them"
         except Exception as error:  # noqa: BLE001 - whatever it is, the next interval tries again
             problem = f"{type(error).__name__}: {error}"
@@ -153,29 +166,63 @@ class OtlpPush:
                 )
 
 
-def metrics_data(scrape: Scrape, resource: Resource) -> MetricsData:
-    """A scrape in the SDK's form, cumulative since the run began."""
-    metrics = [_metric(metric, series, scrape) for metric in TABLE if (series := scrape.values.get(metric))]
+def metrics_data(
+    scrape: Scrape,
+    resource: Resource,
+    deltas: frozenset[Kind] = frozenset(),
+    before: Scrape | None = None,
+) -> MetricsData:
+    """A scrape in the SDK's form, cumulative since the run began.
+
+    Kinds in ``deltas``: the difference to ``before`` (None: to the beginning of the run).
+    """
+    metrics = [
+        _metric(metric, series, scrape, metric.kind in deltas, before)
+        for metric in TABLE
+        if (series := scrape.values.get(metric))
+    ]
     return MetricsData([ResourceMetrics(resource, [ScopeMetrics(_SCOPE, metrics, "")], "")])
 
 
-def _metric(metric: Metric, series: Mapping[Labels, Value], scrape: Scrape) -> MetricData:
+def _metric(
+    metric: Metric, series: Mapping[Labels, Value], scrape: Scrape, delta: bool, before: Scrape | None
+) -> MetricData:
+    temporality = _DELTA if delta else _CUMULATIVE
     since, at = int(scrape.since * 1e9), int(scrape.at * 1e9)
+    if delta and before is not None:
+        since = int(before.at * 1e9)
+        earlier = before.values.get(metric, {})
+        series = {labels: _since(value, earlier.get(labels), before.at) for labels, value in series.items()}
     data: HistogramData | Sum | Gauge
     if metric.kind is Kind.HISTOGRAM:
         points = []
         for labels, value in series.items():
             assert isinstance(value, Histogram)
             points.append(_histogram(metric, labels, value, since, at))
-        data = HistogramData(points, _CUMULATIVE)
+        data = HistogramData(points, temporality)
     else:
         numbers = []
         for labels, value in series.items():
             assert not isinstance(value, Histogram)
             begin = since if metric.kind is Kind.COUNTER else 0
             numbers.append(NumberDataPoint(_attributes(metric, labels), begin, at, value))
-        data = Sum(numbers, _CUMULATIVE, True) if metric.kind is Kind.COUNTER else Gauge(numbers)
+        data = Sum(numbers, temporality, True) if metric.kind is Kind.COUNTER else Gauge(numbers)
     return MetricData(metric.otlp, metric.help, metric.unit, data)
+
+
+def _since(value: Value, earlier: Value | None, at: float) -> Value:
+    """What was added since ``earlier``, which was taken ``at`` (epoch seconds); None: the series is new.
+
+    A run's counters only grow; sums of seconds are rounded, and may fall by that.
+    """
+    if isinstance(value, Histogram):
+        exemplars = {bucket: each for bucket, each in value.exemplars.items() if each.wall > at}
+        if not isinstance(earlier, Histogram):
+            return Histogram(value.bounds, value.buckets, value.total, exemplars)
+        buckets = tuple(now - then for now, then in zip(value.buckets, earlier.buckets, strict=True))
+        return Histogram(value.bounds, buckets, value.total - earlier.total, exemplars)
+    assert not isinstance(earlier, Histogram)
+    return max(0, value - (earlier or 0))
 
 
 def _histogram(metric: Metric, labels: Labels, value: Histogram, since: int, at: int) -> HistogramDataPoint:

@@ -275,6 +275,11 @@ DROPPED_SPANS: Final = _add(
     "Spans that found the export queue full (OTEL_BSP_MAX_QUEUE_SIZE). Handling is not affected.",
     "The collector is away or slow (see loop_export_failures_total), or too much is sampled: lower trace_sample_ratio.",
 )  # fmt: skip
+PROCESS_CPU: Final = _add(
+    "process_cpu_seconds_total", "process.cpu", _C, "s", "group",
+    "CPU time of the process, all its threads.",
+    "Its rate near 1: Python has one core and it is full; more members, not more concurrency. streamloop plan uses it.",
+)  # fmt: skip
 BUILD_INFO: Final = _add(
     "loop_build_info", "loop.build_info", _G, "", "group version python librdkafka",
     "Always 1; its labels are the versions that run.",
@@ -287,9 +292,9 @@ _CONVENTION = "messaging.system messaging.operation.name messaging.consumer.grou
 
 PROCESS_DURATION: Final = _add(
     "messaging_process_duration_seconds", "messaging.process.duration", _H, "s",
-    f"{_CONVENTION} streamloop.consumer error.type",
+    f"{_CONVENTION} messaging.destination.name streamloop.consumer error.type",
     "Duration of processing: each attempt of a handler. error.type is _OTHER for failed ones (loop_failed_total has "
-    "the classes). A consumer may read several topics, so that there is no destination.",
+    "the classes). The destination is there where the consumer reads one topic only (no retry topics).",
     "As loop_processing_duration_seconds.",
     DURATION_BOUNDS,
 )  # fmt: skip

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tests.broker.loops.processes import READY, logged, orders, printed, start_service, streamloop
+import pytest
+
+from tests.broker.loops.processes import READY, last_words, logged, orders, printed, start_service, streamloop
 from tests.realkafka.client import Record, unique_name
 from tests.realkafka.waiting import wait_until
 
@@ -23,7 +25,7 @@ def test_max_messages_ends_after_as_many_and_commits_exactly_these(
     member = start_service(members, kafka, group, source, "--max-messages", "7")
     assert member.wait(60) == 0
     assert len(printed(member, "end")) == 7
-    assert member.lines[-1] == "bound reached: max_messages"
+    assert last_words(member) == "bound reached: max_messages"
     assert kafka.committed_offsets(group, source) == {0: 7}
     assert kafka.members(group) == {}
 
@@ -37,7 +39,7 @@ def test_until_end_handles_what_was_there_retries_routed_and_ends(
     kafka.produce_transaction(source, orders({}, partition=2))  # ends in a marker; partition 0 is empty
     member = start_service(members, kafka, group, source, "--until-end")
     assert member.wait(60) == 0
-    assert member.lines[-1] == "bound reached: until_end"
+    assert last_words(member) == "bound reached: until_end"
     assert kafka.lag(group, source) == 0
     again = start_service(members, kafka, group, source, "--until-end")
     assert again.wait(60) == 0
@@ -54,9 +56,9 @@ def test_max_runtime_ends_a_loop_that_has_nothing_to_do_and_one_that_has_no_brok
         *("--max-runtime", "1s"),
     )
     assert member.wait(60) == 0
-    assert member.lines[-1] == "bound reached: max_runtime"
+    assert last_words(member) == "bound reached: max_runtime"
     assert lonely.wait(60) == 1
-    assert lonely.lines[-1].startswith("max_runtime is over, and the loop could not start. No Kafka broker")
+    assert last_words(lonely).startswith("max_runtime is over, and the loop could not start. No Kafka broker")
 
 
 def test_another_topic_is_read_under_its_own_name_with_retry_and_dead_letter_topics_of_its_own(
@@ -133,19 +135,36 @@ def test_D7_an_undecodable_message_names_the_message_and_the_reason_and_the_loop
     assert not any("Traceback" in line for line in member.lines)
 
 
-def test_the_output_is_one_json_object_a_line_but_for_the_last(
+def test_the_output_is_one_json_object_a_line_to_the_last(
     kafka: KafkaCluster, members: Members, topic: Callable[..., str], group: str
 ) -> None:
     source = topic()
     kafka.produce(source, orders({"do": "fail"}, {}))
     member = start_service(members, kafka, group, source, "--max-runtime", "4s")
     assert member.wait(60) == 0
-    own = [
-        line for line in member.lines[:-1] if line.split()[0] not in ("startup", "begin", "end", "shutdown")
-    ]
+    own = [line for line in member.lines if line.split()[0] not in ("startup", "begin", "end", "shutdown")]
     records = [json.loads(line) for line in own]
     assert {"time", "level", "logger", "message"} <= set(records[0])
     assert [r["target"] for r in records if r.get("kind") == "routed"] == [
         f"{source}.{group}.retry.300ms",
         f"{source}.{group}.dlq",
     ]
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_until_end_without_a_partition_ends_when_the_group_is_at_the_end(
+    kafka: KafkaCluster, members: Members, topic: Callable[..., str], group: str, protocol: str
+) -> None:
+    source = topic(1)
+    kafka.produce(source, orders(*[{}] * 5))
+    first = start_service(members, kafka, group, source, "--group-protocol", protocol, name="first")
+    first.wait_for_line("end .*/0/4 ", timeout=60)
+    second = start_service(
+        members, kafka, group, source, "--group-protocol", protocol, "--until-end", name="second"
+    )
+    assert second.wait(90) == 0
+    said = last_words(second)
+    assert said.startswith("bound reached: until_end (")
+    assert f"no partition was assigned to this member for 5 s, and group {group} has committed" in said
+    assert first.running

@@ -57,7 +57,7 @@ def held(member: LocalMember, topic: str, count: int) -> bool:
 
 def test_a_pause_holds_every_member_and_those_that_come_later_until_it_is_resumed(team: Team) -> None:
     name = team.topic(6)
-    a, b = team.local("a", name, dead_letter=False), team.local("b", name, dead_letter=False)
+    a, b = team.local("a", name), team.local("b", name)
     wait_until(lambda: len(a.parts) == 3 and len(b.parts) == 3, message="three partitions each")
     wait_until(lambda: link(a).on and link(b).on, message="the control topic")
     assert team.kafka.topic_config(control(team))["cleanup.policy"] == "compact"
@@ -76,10 +76,10 @@ def test_a_pause_holds_every_member_and_those_that_come_later_until_it_is_resume
     # A third one takes partitions over, a restarted one finds its own: neither handles anything.
     for partition in range(6):
         team.send(name, works(range(partition * 10, partition * 10 + 10)), partition)
-    c = team.local("c", name, dead_letter=False)
+    c = team.local("c", name)
     wait_until(lambda: all(held(each, name, 2) for each in (a, b, c)), message="two held each")
     b.stop()
-    again = team.local("b2", name, dead_letter=False)
+    again = team.local("b2", name)
     wait_until(lambda: held(again, name, 2), message="the restarted member's hold")
     assert team.journal.lines("start") == []
 
@@ -93,7 +93,7 @@ def test_a_pause_holds_every_member_and_those_that_come_later_until_it_is_resume
 
 def test_a_topic_or_a_partition_can_be_held_alone_and_what_nobody_reads_is_refused(team: Team) -> None:
     name, other = team.topic(2), team.topic(1)
-    a = team.local("a", name, other, dead_letter=False)
+    a = team.local("a", name, other)
     wait_until(lambda: len(a.parts) == 3 and link(a).on, message="the member")
     wait_until(lambda: looked(team).topics, message="its status")
     refused = cli(team, "pause", "orderz")
@@ -120,8 +120,8 @@ def test_a_member_that_was_killed_is_gone_one_that_left_is_not_there_and_the_tab
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = team.topic(4)
-    a, b = team.local("a", name, dead_letter=False), team.local("b", name, dead_letter=False)
-    killed = team.process("killed", name, dead_letter=False)
+    a, b = team.local("a", name), team.local("b", name)
+    killed = team.process("killed", name)
     wait_until(lambda: link(a).on, message="the topic")
     wait_until(lambda: {each.name for each in looked(team).members} == {"a", "b", "killed"}, 30, "three")
 
@@ -150,7 +150,7 @@ def test_a_member_that_was_killed_is_gone_one_that_left_is_not_there_and_the_tab
 
 def test_a_topic_that_may_not_be_made_leaves_each_member_on_its_own_and_it_says_so(team: Team) -> None:
     name = team.topic(1)
-    a = team.local("a", name, create_topics=False, dead_letter=False)
+    a = team.local("a", name, create_topics=False)
     wait_until(lambda: len(a.parts) == 1, message="the member")
     shown = a.status.control
     assert shown is not None
@@ -168,12 +168,12 @@ def test_who_may_not_write_to_the_topic_still_applies_what_is_held_and_says_that
     team: Team,
 ) -> None:
     name = team.topic(1)
-    before = team.local("before", name, dead_letter=False)
+    before = team.local("before", name)
     wait_until(lambda: link(before).on, message="the topic")
     assert cli(team, "pause").exit_code == 0
     before.stop()
     with team.kafka.writes_forbidden(control(team)):
-        a = team.local("a", name, dead_letter=False)
+        a = team.local("a", name)
         wait_until(lambda: held(a, name, 1), message="the hold")
         wait_until(lambda: "may not be written" in link(a).status().detail, message="what it says")
         assert not link(a).on
@@ -186,7 +186,7 @@ def test_who_may_not_write_to_the_topic_still_applies_what_is_held_and_says_that
 
 def test_what_is_held_outlives_the_topic_that_said_so(team: Team) -> None:
     name = team.topic(1)
-    a = team.local("a", name, dead_letter=False)
+    a = team.local("a", name)
     wait_until(lambda: link(a).on, message="the topic")
     assert cli(team, "pause", "--by", "alice", "--reason", "audit").exit_code == 0
     former = link(a)._topic_id
@@ -216,7 +216,7 @@ def test_a_flood_of_hostile_records_is_ignored_and_bounded_and_the_pause_comes_t
     ]  # fmt: skip
     team.kafka.create_topic(1, name=control(team))  # not compacted: a null key is taken
     team.kafka.produce(control(team), flood)
-    a = team.local("a", name, dead_letter=False)
+    a = team.local("a", name)
     wait_until(lambda: link(a).on, 30, "the topic, read to its end")
     state = link(a).state
     assert len(state.members) <= 1_000

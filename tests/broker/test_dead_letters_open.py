@@ -160,7 +160,7 @@ def test_one_member_of_the_group_counts_and_another_one_when_it_has_left(
     monkeypatch.setattr(counting, "EVERY", 0.3)
     monkeypatch.setattr(counting, "SHARE", 1)
     name = team.topic(2)
-    settings: dict[str, Any] = {"in_place_attempts": 1, "ops_address": "127.0.0.1:0"}
+    settings: dict[str, Any] = {"in_place_attempts": 1, "ops_address": "127.0.0.1:0", "dead_letter": True}
     members = {each: team.local(each, name, **settings) for each in ("a", "b")}
     wait_until(lambda: all((name in {p for p, _ in m.parts}) for m in members.values()), message="one each")
     for partition in range(2):
@@ -186,8 +186,8 @@ def runs(member: LocalMember) -> bool:
 
 def test_nobody_counts_where_nobody_looks_or_where_it_is_off(team: Team) -> None:
     name = team.topic(1)
-    quiet = team.local("quiet", name)
-    off = team.local("off", name, ops_address="127.0.0.1:0", count_dead_letters=False)
+    quiet = team.local("quiet", name, dead_letter=True)
+    off = team.local("off", name, dead_letter=True, ops_address="127.0.0.1:0", count_dead_letters=False)
     for member in (quiet, off):
         wait_until(partial(runs, member), message="that it runs")
         assert "streamloop-dead-letters" not in {each.name for each in threading.enumerate()}

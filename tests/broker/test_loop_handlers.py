@@ -7,9 +7,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from streamloop import Ack, Message, Retry, StreamLoop, Unavailable
 from tests.broker.loops.inprocess import QUICK, Running, loop_on
-from tests.realkafka.client import Record, json_records
+from tests.realkafka.client import Record, json_records, unique_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +74,51 @@ def test_what_a_handler_publishes_is_there_before_its_message_is_acknowledged(
         zip(range(20), kafka.produce(invoices, [Record(b"", b"%d" % n) for n in range(20)]), strict=True)
     )
     assert all(again[int(r.key or b"")][0] == r.partition for r in invoiced)
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "on_success"])
+def test_a_publish_to_a_topic_that_does_not_exist_is_told_at_once_and_in_the_time_out(
+    kafka: KafkaCluster,
+    topic: Callable[..., str],
+    group: str,
+    kind: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source, parcels = topic(), unique_name("parcels")
+    kafka.produce(source, [b"1"])
+    loop = loop_on(kafka, group, retry_topics=[], in_place_attempts=1, timeout=4, member="m")
+    if kind == "thread":
+
+        @loop.consumer(source, name="send")
+        def in_thread(message: Message) -> None:
+            message.publish_and_wait(parcels, b"x")
+
+    else:
+
+        @loop.consumer(source, name="send")
+        async def send(message: Message) -> None:
+            if kind == "on_success":
+                message.publish_on_success(parcels, b"x")
+            else:
+                await message.publish(parcels, b"x")
+
+    def waits() -> bool:
+        [consumer] = running.status().consumers
+        return [each.waits_for for each in consumer.oldest] == [f"{parcels} (no such topic)"]
+
+    with caplog.at_level("WARNING"), Running(loop) as running:
+        running.until(lambda: running.loop.status() is not None and waits(), what="the status to say it")
+        assert f"the handler send publishes to topic {parcels}, which does not exist" in caplog.text
+        running.until(lambda: running.counts()["dead_lettered"] == 1, what="the dead letter")
+        assert "takes nothing" not in caplog.text  # the client itself would say so after half a minute
+    [dead] = kafka.read_all(f"{source}.{group}.dlq")
+    message = (dead.header("streamloop-error-message") or b"").decode()
+    assert parcels in message
+    if kind != "thread":
+        assert message == (
+            f"the handler send did not end within 4 s (timeout); it waited for its publish to {parcels} "
+            "(no such topic)"
+        )
 
 
 def test_a_plain_function_publishes_from_its_thread(

@@ -9,7 +9,7 @@ import pytest
 from streamloop import Fatal, Message
 from streamloop.kafka.poller import Poller
 from tests.broker.loops.inprocess import Running, loop_on
-from tests.broker.loops.processes import READY, logged, orders, printed, start_service
+from tests.broker.loops.processes import READY, last_words, logged, orders, printed, start_service
 from tests.realkafka.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def test_D8_a_fatal_error_stops_the_process_with_1_and_its_message_comes_again(
     member = start_service(members, kafka, group, source)
 
     assert member.wait(60) == 1
-    assert member.lines[-1] == (
+    assert last_words(member) == (
         f"stopped at {source}/0/2: fatal error streamloop.outcomes.Fatal: the licence has run out"
     )
     [halted] = logged(member, "halted")
@@ -99,7 +99,7 @@ def test_H2_a_handler_that_does_not_come_back_ends_the_process_with_70(
     [stuck] = logged(member, "handler_stuck")
     assert f"{source}/0/1" in stuck["message"]
     assert f"loops/{module}.py" in stuck["message"]
-    assert member.lines[-1] == "handler handle did not come back within kill_after of its timeout"
+    assert last_words(member) == "handler handle did not come back within kill_after of its timeout"
     assert kafka.committed_offsets(group, source) == {0: 1}
     assert kafka.members(group) == {}
 
@@ -144,7 +144,7 @@ def test_H4_a_thread_of_ours_that_dies_takes_the_process_out_of_the_group_with_1
     flag.touch()
 
     assert member.wait(60) == 1
-    assert "a bug that nobody knows" in member.lines[-1]
+    assert "a bug that nobody knows" in last_words(member)
     assert printed(member, "shutdown") == ['{"live": false, "ready": false}']
     assert kafka.members(group) == {}
     assert kafka.members(f"{group}.retry") == {}

@@ -8,13 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
-from opentelemetry import propagate, trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.trace import SpanKind
 
+from tests.jaeger.spans import CONSUMER, ERROR, PRODUCER_KIND, attributes, kind, order
 from tests.mock_cluster import MockCluster
 from tests.realkafka import Members
 from tests.realkafka.node import free_ports
@@ -25,11 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.tools import Jaeger
-
-CONSUMER, PRODUCER_KIND = "SPAN_KIND_CONSUMER", "SPAN_KIND_PRODUCER"
-KINDS = {4: PRODUCER_KIND, 5: CONSUMER}
-"""OTLP's JSON has the kind as a number or as a name."""
-ERROR = (2, "STATUS_CODE_ERROR")
 
 
 @pytest.fixture
@@ -77,38 +67,12 @@ def member(
     )
 
 
-def order(cluster: MockCluster, endpoint: str, value: bytes) -> trace.SpanContext:
-    """A shop sends an order, and a span of its own; returns that span's context."""
-    provider = TracerProvider(resource=Resource.create({"service.name": "shop"}), shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{endpoint}/v1/traces")))
-    with provider.get_tracer("shop").start_as_current_span("send orders", kind=SpanKind.PRODUCER) as span:
-        carrier: dict[str, str] = {}
-        propagate.inject(carrier)
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        headers: list[tuple[str, str | bytes | None]] = list(carrier.items())
-        producer.produce("orders", value, key=b"c1", headers=headers)
-        assert producer.flush(10) == 0
-        context = span.get_span_context()
-    provider.shutdown()
-    return context
-
-
-def attributes(entry: dict[str, Any]) -> dict[str, Any]:
-    """Attributes of a span or an event in OTLP's JSON."""
-    return {each["key"]: next(iter(each["value"].values())) for each in entry.get("attributes", ())}
-
-
-def kind(span: dict[str, Any]) -> str:
-    given = span["kind"]
-    return KINDS.get(given, str(given)) if isinstance(given, int) else given
-
-
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_T1_an_order_is_one_trace_in_jaeger_from_its_producer_to_the_dead_letter(
     protocol: str, jaeger: Jaeger, members: Members
 ) -> None:
     with brokers() as cluster:
-        sent = order(cluster, jaeger.otlp_http, b'{"amount": -1}')
+        sent = order(cluster.bootstrap, jaeger.otlp_http, b'{"amount": -1}')
         endpoint = jaeger.otlp_grpc if protocol == "grpc" else jaeger.otlp_http
         process = member(members, cluster, endpoint, env={"OTEL_EXPORTER_OTLP_PROTOCOL": protocol}, count=2)
         assert process.wait(60) == 0
@@ -152,7 +116,7 @@ def test_T1_an_order_is_one_trace_in_jaeger_from_its_producer_to_the_dead_letter
 
 def test_polls_and_commits_are_traced_when_asked_for(jaeger: Jaeger, members: Members) -> None:
     with brokers() as cluster:
-        sent = order(cluster, jaeger.otlp_http, b'{"amount": 1}')
+        sent = order(cluster.bootstrap, jaeger.otlp_http, b'{"amount": 1}')
         env = {"STREAMLOOP_TRACE_CLIENTS": "true", "OTEL_SERVICE_NAME": "billing-clients"}
         assert member(members, cluster, jaeger.otlp_http, env=env).wait(60) == 0
     wait_until(lambda: len(_named(jaeger, "commit orders")) >= 1, 20, "the commit's span in Jaeger")

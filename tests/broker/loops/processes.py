@@ -67,6 +67,14 @@ def logged(member: Member, kind: str) -> list[dict[str, Any]]:
     return found
 
 
+def last_words(member: Member) -> str:
+    """Why a member has ended: the message of its last line, a JSON object as its log lines are."""
+    last = json.loads(member.lines[-1])
+    assert last["kind"] == "ended"
+    message: str = last["message"]
+    return message
+
+
 def committed_after_restart(cluster: KafkaCluster, group: str, topic: str) -> dict[int, int]:
     """What a group has committed, asked of a broker whose coordinator takes its time to come back."""
     found: list[dict[int, int]] = []

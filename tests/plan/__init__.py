@@ -1,0 +1,1 @@
+"""The calculation of a plan, what it prints, and what it measures: no broker."""
