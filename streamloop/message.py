@@ -15,7 +15,7 @@ from opentelemetry.context import get_current
 
 from streamloop.codecs import encode
 from streamloop.errors import StreamLoopError
-from streamloop.kafka.headers import user_headers
+from streamloop.kafka.headers import headers_of, user_headers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -178,7 +178,7 @@ class Message:
     @property
     def headers(self) -> RawHeaders:
         """The sender's headers, in order, duplicates kept; not those that streamloop added."""
-        return user_headers(self._raw.headers())
+        return user_headers(headers_of(self._raw))
 
     def header(self, name: str) -> bytes | None:
         """The last of the sender's headers with this name, or None."""

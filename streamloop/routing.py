@@ -176,7 +176,7 @@ class Router:
         kind, timestamp = raw.timestamp()
         here = hd.Coordinates(topic, raw.partition() or 0, raw.offset() or 0, timestamp if kind else None)
         own = not self._topics.is_source(topic)
-        headers = raw.headers()
+        headers = hd.headers_of(raw)
         routing = hd.read_routing(headers, group=self._group) if own else None
         if routing is not None and self._topics.is_replay(topic):
             routing = replace(routing, first_failed_at=None)  # the age starts anew

@@ -315,6 +315,21 @@ def test_p2_bounds_are_the_logs_start_and_its_last_stable_offset() -> None:
     assert opened(read_committed=False).hidden == {}
 
 
+def test_what_comes_while_the_ends_are_asked_for_is_not_taken_for_held_back() -> None:
+    class Growing(Admin):
+        end = 100
+
+        def resolve_offsets(
+            self, places: Sequence[tuple[str, int]], which: Any, _timeout: float, *, stable: bool
+        ) -> dict[tuple[str, int], Any]:
+            if which == "latest":
+                self.end += 10
+                return dict.fromkeys(places, self.end)
+            return super().resolve_offsets(places, which, _timeout, stable=stable)
+
+    assert opened(admin=Growing()).hidden == {}
+
+
 @pytest.mark.parametrize(
     ("where", "ranges"),
     [

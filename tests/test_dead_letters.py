@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -136,22 +135,6 @@ def test_what_is_no_trace_id_is_none(raw: bytes | None) -> None:
 def test_died_at_is_what_the_headers_say_else_the_timestamp() -> None:
     assert own(now_ms=STAMP_MS - 1_000).died_at == (STAMP_MS - 1_000) / 1000
     assert letter_of(message(CONNECT)).died_at == STAMP_MS / 1000
-
-
-class Unreadable:
-    """A message whose header names the client can't decode."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(message(), name)
-
-    def headers(self) -> Any:
-        raise SystemError("a name is not UTF-8")
-
-
-def test_headers_that_the_client_cant_decode_count_as_none() -> None:
-    letter = letter_of(Unreadable())
-    assert letter.headers == []
-    assert letter.value == b"value"
 
 
 NAMES = st.sampled_from(

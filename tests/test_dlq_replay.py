@@ -15,7 +15,7 @@ from streamloop.dlq.api import RunStatus
 from streamloop.dlq.letter import DeadLetter
 from streamloop.dlq.plan import Preview, ReplayPlan, ReplaySummary
 from streamloop.dlq.runs import RunRecord
-from streamloop.dlq.settle import Outcomes
+from streamloop.dlq.settle import Outcomes, Settling
 from streamloop.dlq.targets import Destination, Edit, Skip, Target, Targets, record_for
 from streamloop.dlq.traced import ReplayTraces
 from streamloop.dlq.writer import Placed, Publish
@@ -273,3 +273,68 @@ class TestTraces:
             assert traces.begin(given) == (0, given)
             traces.gave_up(0)
         assert spans.all() == []
+
+
+class Routed:
+    """A record in a retry or dead-letter topic."""
+
+    def __init__(self, topic: str, *headers: tuple[str, bytes | None]) -> None:
+        self._topic = topic
+        self._headers = list(headers)
+
+    def topic(self) -> str:
+        return self._topic
+
+    def headers(self) -> hd.RawHeaders:
+        return self._headers
+
+
+class TestSettling:
+    def settling(self, count: int = 6) -> Settling:
+        """So many letters of orders.billing.dlq/0 that were replayed to replay/1, offsets from 100 on."""
+        none: Any = None
+        found = Settling(SETTINGS, "r1", group="billing.retry", admin=none)
+        found.go_on_from({"retry": {"0": 0}, "dlq": {"0": 0}}, ["dlq"])
+        for offset in range(count):
+            found.sent("dlq", 0, offset, Placed("replay", 1, 100 + offset))
+        return found
+
+    def seen(self, found: Settling, topic: str, offset: int, run: bytes = b"r1") -> None:
+        found._seen(Routed(topic, (hd.REPLAY_ID, run), (hd.REPLAYED_FROM, b"dlq/0/%d" % offset)))
+
+    def test_acked_failed_again_dead_and_not_known_yet(self) -> None:
+        found = self.settling()
+        found._committed["replay", 1] = (103, ((105, 106),))  # past 100 to 102, and 105 by the metadata
+        self.seen(found, "retry", 1)
+        self.seen(found, "retry", 2)
+        self.seen(found, "dlq", 2)
+        self.seen(found, "retry", 3)  # routed, and its acknowledgement is not committed yet
+        assert found._outcomes() == Outcomes(acked=2, failed_again=2, dead=1, unknown=1)
+        assert (found.bad, found.dead) == (3, 1)
+
+    def test_records_of_other_runs_and_of_nobody_count_for_nothing(self) -> None:
+        found = self.settling()
+        self.seen(found, "dlq", 1, run=b"another")
+        self.seen(found, "dlq", 77)
+        for place in (
+            None,
+            b"",
+            b"dlq",
+            b"dlq/0",
+            b"dlq/x/1",
+            b"dlq/0/" + b"9" * 40,
+            b"\xff/0/1",
+            b"dlq/0/-1",
+        ):
+            found._seen(Routed("dlq", (hd.REPLAY_ID, b"r1"), (hd.REPLAYED_FROM, place)))
+        found._seen(Routed("dlq"))
+        assert found._outcomes() == Outcomes(unknown=6)
+
+    def test_letters_of_several_topics_and_out_of_order_are_told_apart(self) -> None:
+        found = self.settling(3)
+        found.sent("dlq", 0, 1_000, Placed("replay", 0, 5))
+        found.sent("dlq", 0, 500, Placed("replay", 0, 6))
+        found.sent("other", 0, 1, Placed("replay", 0, 7))
+        self.seen(found, "dlq", 500)
+        found._committed["replay", 0] = (8, ())
+        assert found._outcomes() == Outcomes(acked=2, failed_again=0, dead=1, unknown=3)

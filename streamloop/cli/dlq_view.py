@@ -241,6 +241,8 @@ def letter_view(
     if shown.cut:
         parts.append(text(f"  .. {shown.cut}", "yellow"))
     parts += [Text(), _headers(letter, full)]
+    if not letter.exact:
+        parts.append(Text("a header's name is not UTF-8: it is shown escaped", style="yellow"))
     return Lines(*parts)
 
 

@@ -258,7 +258,7 @@ class Finder:
             return Original(
                 *place, missing="there is no record at this offset: it was compacted away, or is a marker"
             )
-        headers = record.headers() or []
+        headers = hd.headers_of(record) or []
         kind, stamp = record.timestamp()
         value, key = record.value(), record.key()
         return Original(
@@ -501,7 +501,7 @@ class Finder:
 
 
 def _hop(message: Any, original: Original, kind: str, group: str) -> Hop | None:
-    headers = message.headers() or []
+    headers = hd.headers_of(message) or []
     routing = hd.read_routing(headers, group=group)
     if routing is None or (routing.original_topic, routing.original_partition, routing.original_offset) != (
         original.topic,

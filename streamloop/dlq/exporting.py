@@ -83,7 +83,8 @@ def letter_json(
 ) -> dict[str, Any]:
     """A dead letter as JSON has it: the record byte for byte, its identity, and what its headers say.
 
-    ``state``: open, replayed or purged, as the ledger says; None where it was not asked.
+    ``state``: open, replayed or purged, as the ledger says; None where it was not asked. A record with a
+    header whose name is not UTF-8 has ``exact`` false: that name stands escaped.
     """
     original = letter.original
     found: dict[str, Any] = {
@@ -119,6 +120,8 @@ def letter_json(
         "replay_count": letter.replay_count,
         "trace_id": letter.trace_id,
     }
+    if not letter.exact:
+        found["exact"] = False
     if state is not None:
         found["state"] = state
     return found

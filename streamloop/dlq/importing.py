@@ -256,6 +256,7 @@ class Import:
             if self._stop is not None and self._stop.is_set():
                 return False
             self.summary.records += 1
+            self._session.beat()
             key = entry_key(record.topic_id, record.topic, record.partition, record.offset)
             why = "twice in the file" if key in taken else self._left_out(record)
             if why:

@@ -48,7 +48,8 @@ class DeadLetter:
     the headers, ``attempts`` those made in all; None: nobody says. ``written_by`` is streamloop, spring,
     connect, kafka (its own dead-letter queues) or unknown. ``error_class`` and ``error_message`` are '' when
     unknown; there is always a ``fingerprint``: the header's, or one made of these two. ``trace_id``: 32
-    lower-case hex digits that are not all zero.
+    lower-case hex digits that are not all zero. ``exact`` is False when a header's name is not UTF-8: it
+    stands escaped, and no client of librdkafka in Python can write the record as it was.
     """
 
     topic: str
@@ -71,6 +72,7 @@ class DeadLetter:
     replay_id: str | None
     replay_count: int
     trace_id: str | None
+    exact: bool = True
 
     @property
     def place(self) -> str:
@@ -88,7 +90,11 @@ class DeadLetter:
 def letter_of(message: Any) -> DeadLetter:
     """The dead letter of a confluent-kafka Message (one without an error). Never raises."""
     kind, stamp = message.timestamp()
-    headers = _headers(message)
+    exact = True
+    try:
+        headers: hd.RawHeaders = message.headers() or []
+    except SystemError as error:  # a name that is not UTF-8
+        headers, exact = hd.mend(message, error), False
     # Of duplicates the last one is the newest: routers that append put theirs behind.
     named: dict[str, bytes | None] = dict(headers)
     known = _read(named, headers) if named else _NOTHING
@@ -114,6 +120,7 @@ def letter_of(message: Any) -> DeadLetter:
         _text(named.get(hd.REPLAY_ID)) or None,
         _number(named.get(hd.REPLAY_COUNT), _INT32) or 0,
         _trace_id(named.get(hd.TRACEPARENT)),
+        exact,
     )
 
 
@@ -242,14 +249,6 @@ def _coordinates(
     if not name or at is None or where is None:
         return None
     return hd.Coordinates(name, at, where, _number(timestamp, _INT64))
-
-
-def _headers(message: Any) -> hd.RawHeaders:
-    try:
-        found = message.headers() or []
-    except Exception:  # noqa: BLE001 - a name that is not UTF-8 makes the client raise
-        return []
-    return found if isinstance(found, list) else list(found)
 
 
 def _text(raw: bytes | None) -> str:

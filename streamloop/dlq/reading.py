@@ -197,8 +197,9 @@ def open_bounds(
         stamp_ms = max(0, round(where.since * 1000) - SKEW_MS)
         for place, offset in asking.since(places, stamp_ms, stable=read_committed).items():
             begins[place] = max(begins[place], offset)
+    # In this order what comes between the two questions is not taken for held back.
+    hidden = asking.offsets(places, "latest", stable=False) if read_committed else {}
     ends = asking.offsets(places, "latest", stable=read_committed)
-    hidden = asking.offsets(places, "latest", stable=False) if read_committed else ends
     ranges: dict[Partition, Range] = {}
     expired: list[str] = []
     for place in places:
@@ -216,7 +217,7 @@ def open_bounds(
         if last is not None:
             end = min(end, last + 1)
         ranges[place] = Range(
-            start, max(start, end), log_starts[place], ends[place], max(hidden[place], ends[place])
+            start, max(start, end), log_starts[place], ends[place], max(hidden.get(place, 0), ends[place])
         )
     ids = {topic: facts[topic].topic_id for topic in wanted}
     return Bounds(ranges, ids, asking.cluster_id(), read_committed, tuple(expired))
@@ -384,7 +385,7 @@ class BoundedReader:
     def __iter__(self) -> Iterator[list[Any]]:
         """Lists of confluent-kafka Messages, all without an error, each below its partition's bound.
 
-        Order is kept within a partition. Raises ReadError.
+        Order is kept within a partition. A list is the caller's, who may empty it. Raises ReadError.
         """
         self._began = last_sign = time.monotonic()
         if not self._left:
@@ -398,11 +399,13 @@ class BoundedReader:
                 now = time.monotonic()
                 if messages:
                     found, sign = self._sort(messages)
+                    messages = []  # the caller's list is the only one: what it lets go is gone
                     if sign:
                         last_sign = now
                     if found:
                         self.records += len(found)
                         yield found
+                        found = []
                         last_sign = time.monotonic()  # whatever the caller did meanwhile
                 if self._left and now - last_sign > self.idle_timeout:
                     raise ReadError(self._silent())

@@ -27,7 +27,6 @@ from streamloop.dlq.writer import (
     MOST_RECORDS,
     Entry,
     Placed,
-    UnavailableError,
     UnknownOutcomeError,
     nowhere,
 )
@@ -151,12 +150,13 @@ class Replay:
                 self._go_on()
         except TakenOverError as error:
             summary.state, summary.note = FAILED, str(error)
-        except (ReadError, UnavailableError, UnknownOutcomeError) as error:
+        except StreamLoopError as error:
             if not self._started:
                 raise
             summary.state, summary.note = FAILED, str(error)
         finally:
             self._traces.close()
+        self._count()
         summary.seconds = time.monotonic() - self._began
         return summary
 
@@ -164,7 +164,6 @@ class Replay:
 
     def _go_on(self) -> None:
         session, plan, summary = self._session, self._plan, self.summary
-        self._started = True
         self._settling = Settling(
             self._settings,
             self.record.run,
@@ -172,6 +171,7 @@ class Replay:
             admin=self._admin,
         )
         self._bounds = open_bounds(self._settings, self._topics, self._where, admin=self._admin)
+        self._started = True
         session.view.know(self._bounds.topic_ids)
         summary.expired_notes = list(self._bounds.expired)
         summary.hidden = sum(self._bounds.hidden.values())
@@ -368,8 +368,10 @@ class Replay:
     def _after_canary(self) -> None:
         """Wait until it is known what became of the first ones; stop when too many failed again."""
         self._phase("waiting for the canary")
-        looks = self._settle(self._plan.settle)
         plan = self._plan
+        self._settle(plan.settle, stop_at=plan.threshold)
+        self._count()
+        looks = self.summary.outcomes
         if looks.total == looks.unknown:
             raise _Stop(
                 f"Of the first {looks.total} nothing is known after {plan.settle:g} s: is a member of "
@@ -388,7 +390,10 @@ class Replay:
         if not self.record.settles or now < self._watch_at:
             return
         self._watch_at = now + WATCH_EVERY
-        bad = self._settling.scan(stop=self._stop)
+        try:
+            bad = self._settling.scan(stop=self._stop, progress=self._beat)
+        except ReadError:
+            return  # asked again in a moment; what can't be written will say so
         replayed = self.summary.replayed
         if bad >= LEAST_BAD and bad > self._plan.threshold * replayed:
             raise _Stop(
@@ -401,13 +406,21 @@ class Replay:
             self._phase("waiting for outcomes")
             self._settle(self._plan.settle)
 
-    def _settle(self, seconds: float) -> Outcomes:
+    def _settle(self, seconds: float, *, stop_at: float = 1.0) -> Outcomes:
+        """Wait until all outcomes are known, or more than the share ``stop_at`` of all has failed again."""
         until = time.monotonic() + seconds
         while True:
-            self._looks = self._settling.look(stop=self._stop)
-            self._tell()
-            if not self._looks.unknown or time.monotonic() >= until:
-                return self._looks
+            try:
+                self._looks = self._settling.look(stop=self._stop, progress=self._beat)
+            except ReadError:
+                if time.monotonic() >= until:
+                    return self._looks  # the rest is not known, and is told so
+            else:
+                self._tell()
+                looks = self._looks
+                over = looks.bad > stop_at * looks.total
+                if over or not looks.unknown or time.monotonic() >= until:
+                    return looks
             self._pause(min(LOOK_EVERY, max(0.05, until - time.monotonic())))
 
     def _look_once(self) -> None:
@@ -444,20 +457,25 @@ class Replay:
             "expired": summary.expired,
         }
         self.record.outcomes = looks.to_json()
+        if self._started:
+            left = self._bounds.offsets if self._reader is None else self._reader.offsets_left
+            self.record.progress = {
+                "offsets_done": self._bounds.offsets - left,
+                "offsets_total": self._bounds.offsets,
+            }
 
     def _tell(self) -> None:
         self._count()
         if self._progress is None:
             return
-        left = self._bounds.offsets if self._reader is None else self._reader.offsets_left
         self._progress(
             RunProgress(
                 self.record.run,
                 self.record.phase,
                 self.summary.matched,
                 self.summary.replayed,
-                self._bounds.offsets - left,
-                self._bounds.offsets,
+                self.record.progress["offsets_done"],
+                self.record.progress["offsets_total"],
                 self.summary.outcomes,
                 time.monotonic() - self._began,
             )

@@ -36,6 +36,7 @@ class RunRecord:
     """One run. Times are epoch seconds.
 
     ``kind``: replay, purge or import. ``counts``: letters by what was done (replayed, skipped, refused, ..).
+    ``progress``: offsets of the dead-letter topics that were gone through, and all (offsets_done, _total).
     ``outcomes``: of what was replayed (acked, failed_again, dead, unknown), as the run saw it last.
     ``scan_from``: topic, partition and the offset from which outcomes are to be looked for. ``settles``:
     whether outcomes can be told (not of records that were replayed to any topic). ``target_group``: the group
@@ -59,6 +60,7 @@ class RunRecord:
     options: dict[str, Any] = field(default_factory=dict)
     phase: str = ""
     counts: dict[str, int] = field(default_factory=dict)
+    progress: dict[str, int] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
     scan_from: dict[str, dict[str, int]] = field(default_factory=dict)
     dead_topics: list[str] = field(default_factory=list)
@@ -134,6 +136,7 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "options": _DICT,
     "phase": _TEXT,
     "counts": _DICT,
+    "progress": _DICT,
     "outcomes": _DICT,
     "scan_from": _DICT,
     "dead_topics": (list,),

@@ -24,9 +24,9 @@ from streamloop.kafka import headers as hd
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from streamloop.dlq.reading import Partition
+    from streamloop.dlq.reading import Partition, Progress
     from streamloop.dlq.writer import Placed
     from streamloop.kafka.topic_admin import TopicAdmin
     from streamloop.settings import Settings
@@ -161,19 +161,29 @@ class Settling:
 
     # ---------------------------------------------------------------------------------------------- looking
 
-    def look(self, *, stop: threading.Event | None = None) -> Outcomes:
+    def look(
+        self,
+        *,
+        stop: threading.Event | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Outcomes:
         """What is known now. Raises ReadError when the brokers can't be asked."""
         self._ask_committed()
-        self.scan(stop=stop)
+        self.scan(stop=stop, progress=progress)
         return self._outcomes()
 
-    def scan(self, *, stop: threading.Event | None = None) -> int:
+    def scan(
+        self,
+        *,
+        stop: threading.Event | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> int:
         """Read on in the retry and dead-letter topics; how many letters have failed again so far."""
         if self._scanned:
             bounds = open_bounds(
                 self._settings, sorted(self._scanned), starts=self._starts, admin=self._admin
             )
-            with BoundedReader(self._settings, bounds, stop=stop) as reader:
+            with BoundedReader(self._settings, bounds, stop=stop, progress=progress) as reader:
                 for batch in reader:
                     for message in batch:
                         self._seen(message)
@@ -197,7 +207,7 @@ class Settling:
             consumer.close()
 
     def _seen(self, message: Any) -> None:
-        headers = message.headers()
+        headers = hd.headers_of(message)
         if not headers:
             return
         named = dict(headers)

@@ -238,7 +238,7 @@ def groups_that_read(settings: Settings, topic: str, timeout: float) -> list[str
     try:
         listed = client.list_consumer_groups(request_timeout=left()).result(left())
         names = sorted(group.group_id for group in listed.valid)[:MOST_GROUPS]
-        partitions = client.list_topics(topic, timeout=left()).topics[topic].partitions
+        partitions = client.list_topics(timeout=left()).topics[topic].partitions
     except (KafkaException, KeyError, TimeoutError):
         return []
     asked = [TopicPartition(topic, partition) for partition in partitions]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamloop.engine.record import Attempts
-from streamloop.kafka.headers import read_routing
+from streamloop.kafka.headers import headers_of, read_routing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ class RetryWait:
         for record in records:
             while record.offset > current.last:
                 current = next(seen)
-            routing = read_routing(record.message.headers(), group=self._group)
+            routing = read_routing(headers_of(record.message), group=self._group)
             if routing is None:
                 continue
             due = 0.0

@@ -27,7 +27,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from streamloop.engine.retry import Kind
 from streamloop.engine.states import State
-from streamloop.kafka.headers import TRACEPARENT, TRACESTATE, read_routing
+from streamloop.kafka.headers import TRACEPARENT, TRACESTATE, headers_of, read_routing
 from streamloop.kafka.publisher import ReportKind
 from streamloop.telemetry import attributes as at
 from streamloop.telemetry.carrier import (
@@ -157,7 +157,7 @@ class Tracing:
         if self._light and (attempts is None or attempts.last is None) and not anew:
             traceparent = tracestate = None
             simple = True
-            for name, value in record.message.headers() or ():
+            for name, value in headers_of(record.message) or ():
                 if name == TRACEPARENT:
                     simple = simple and traceparent is None and value is not None
                     traceparent = value
@@ -216,7 +216,7 @@ class Tracing:
         ``origin``: None when it is not read yet. ``drawn``: it is decided already.
         """
         if origin is None:
-            origin = read_origin(record.message.headers())
+            origin = read_origin(headers_of(record.message))
             if self._is_replay is not None and self._is_replay(record.part.name.topic):
                 origin = origin.left()
         context, parent = origin.context, origin.parent
@@ -254,7 +254,7 @@ class Tracing:
         attributes[at.ATTEMPT] = record.attempt
         attributes[at.CONSUMER] = record.part.consumer.spec.name
         if not source:
-            routing = read_routing(raw.headers(), group=self.group)
+            routing = read_routing(headers_of(raw), group=self.group)
             if routing is not None:
                 attributes[at.ORIGINAL] = (
                     f"{routing.original_topic}/{routing.original_partition}/{routing.original_offset}"
@@ -537,7 +537,7 @@ class Tracing:
             span = next((each.span for each in self.ended if each.record is record), _trace_of(record))
         if isinstance(span, trace.Span):
             return shown_ids(span.get_span_context())
-        for name, value in record.message.headers() or ():
+        for name, value in headers_of(record.message) or ():
             match = read_traceparent(value) if name == TRACEPARENT and value else None
             if match is not None:
                 return {"trace_id": match[1].decode()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -152,11 +153,12 @@ def test_P6_a_canary_that_dies_again_stops_the_replay(kafka: KafkaCluster) -> No
     with Running(loop):
         summary = shop.letters.replay(plan=ReplayPlan(settle=30))
     assert (summary.state, summary.replayed, summary.exit_code) == ("stopped", 10, 1)
-    assert summary.outcomes.dead == 10
-    assert summary.note.startswith("10 of the first 10 failed again (10 are dead), more than 10%")
+    # It stops as soon as it is clear that more than 10 % of the ten have failed again.
+    assert re.match(r"\d+ of the first 10 failed again \(\d+ are dead\), more than 10%", summary.note)
+    assert 2 <= summary.outcomes.dead <= 10
     shop.assert_once(10)
     [run] = shop.letters.runs()
-    assert (run.state, run.outcomes["dead"], run.note) == ("stopped", 10, summary.note)
+    assert (run.state, run.outcomes["dead"], run.note) == ("stopped", summary.outcomes.dead, summary.note)
 
 
 def test_P6_it_stops_when_they_begin_to_come_back_after_the_canary(
