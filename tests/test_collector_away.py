@@ -48,6 +48,7 @@ CLOCKS: Final = {
     table.HELD_TOTAL.name,
     table.LAST_COMMIT.name,
     table.COMMITS.name,
+    table.PROCESS_CPU.name,
 }
 """What differs from run to run: times, and in how many parts something was done. Durations do, too."""
 
