@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("streamloop.ops")
 
 JSON: Final = "application/json; charset=utf-8"
-LONGEST_BODY: Final = 4_096
+LONGEST_BODY: Final = 12 * 1024
 LONGEST_PATH: Final = 200
 MOST_PARAMETERS: Final = 20
 

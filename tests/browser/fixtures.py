@@ -48,7 +48,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while Playwright is there, no test can run an event loop on this thread
 def _chromium() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 

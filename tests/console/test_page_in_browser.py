@@ -53,6 +53,32 @@ def test_a_person_finds_the_group_dry_runs_replays_and_sees_the_result(page: Wat
     see.get_by_text("As it is now").wait_for()
 
 
+def test_a_replay_goes_on_without_its_page_and_is_stopped_from_another(
+    page: Watched, pages: Pages, url: str, desk: FakeDesk
+) -> None:
+    see = page.page
+    page.go("Dead letters")
+    see.get_by_role("checkbox").first.check()
+    see.get_by_role("button", name="Dry run…").click()
+    see.get_by_role("button", name="Replay 39 messages").wait_for()
+    desk.hold.clear()
+    desk.stopped.clear()
+    try:
+        see.get_by_role("button", name="Replay 39 messages").click()
+        see.get_by_role("heading", name="Replaying").wait_for()
+        see.close()
+        other = pages.open(url)
+        other.sign_in("Grace", READ, ACT)
+        other.go("Replays")
+        other.page.get_by_text("A replay by Ada runs on this member.").wait_for()
+        assert not desk.stopped.is_set()
+        other.page.get_by_role("button", name="Stop it").click()
+        other.page.get_by_text("A replay by Ada runs on this member.").wait_for(state="detached")
+        assert desk.stopped.is_set()
+    finally:
+        desk.hold.set()
+
+
 def test_what_would_change_the_choice_asks_for_another_dry_run(page: Watched, desk: FakeDesk) -> None:
     see = page.page
     page.go("Dead letters")

@@ -10,6 +10,12 @@ import { choose } from "./replay.js";
 /** What stays while one moves between views. It is in memory only: keys and values are nobody's business. */
 const kept = { where: {}, job: null, picked: new Set(), form: {} };
 
+/** What was found is of before a replay: read it again when it is looked at. */
+export function forget() {
+  kept.job = null;
+  kept.picked.clear();
+}
+
 const FIELDS = [
   ["errors", "Error class", "PaymentRefused", "Whole, or its last part."],
   ["keys", "Message key", "customer-7", "hex:… for bytes, null: for none."],

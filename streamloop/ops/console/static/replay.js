@@ -2,6 +2,7 @@
 
 import { follow } from "./api.js";
 import { empty, note, progress, table, cell } from "./bits.js";
+import { forget } from "./dead.js";
 import { announce, data, field, h, input, show } from "./dom.js";
 import { number, plural } from "./format.js";
 import { outcomeParts, runFacts, sums } from "./runs.js";
@@ -163,6 +164,7 @@ export function mount(root, _args, app) {
     following = each;
     try {
       const ended = await each.done;
+      forget();
       if (ended) announce(ended.state === "done" ? "The replay is done" : `The replay has ended: ${ended.error || ended.stopped_because}`);
     } catch (error) {
       oops = error.message;

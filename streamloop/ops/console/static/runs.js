@@ -1,8 +1,8 @@
 // Replays that were made: who, when, which, and what became of them.
 
-import { follow, get, poll } from "./api.js";
+import { follow, get, poll, post } from "./api.js";
 import { badge, cell, empty, exact, note, right, table, waiting, when } from "./bits.js";
-import { data, h, show } from "./dom.js";
+import { announce, data, h, show } from "./dom.js";
 import { NONE, age, number } from "./format.js";
 import { locked } from "./main.js";
 
@@ -65,11 +65,23 @@ export function mount(root, _args, app) {
     return [
       head,
       seen.error && note("bad", seen.error),
+      seen.here && seen.here.state === "running" && note("warn", ["A replay by ", data(seen.here.by), " runs on this member."],
+        app.can("act") && h("button", { class: "danger slim", onclick: () => stop(seen.here.id) }, "Stop it")),
       h("section", { class: "card" }, seen.runs === null
         ? (seen.error ? null : waiting("Reading the record of replays"))
         : seen.runs.length === 0 ? empty("Nothing was replayed yet", "A replay, a purge or an import is written down here: who, when, which, and what became of it.")
           : table(["Began", "By", "Which", "State", right("Replayed"), right("Handled"), right("Failed again"), right("Took")], seen.runs.map(row))),
     ];
+  }
+
+  async function stop(id) {
+    try {
+      await post("stop", { id });
+      announce("Stopping");
+    } catch (error) {
+      announce(error.message);
+    }
+    polling.now();
   }
 
   function row(run) {
