@@ -29,7 +29,7 @@ demo: $(STAMP) ## 20,000 orders through the real consumer, killed half-way: need
 stack: $(STAMP) ## Kafka, Jaeger, Prometheus, a sample shop and two members: needs Java 17, Maven and Go
 	$(BIN)/python -m stack.run $(ARGS)
 
-tools: $(STAMP) ## build Jaeger, Prometheus, promtool and compose's reader for the tests and the stack: minutes, once
+tools: $(STAMP) ## build Jaeger, Prometheus, promtool and the readers of files for the tests and the stack: minutes, once
 	$(BIN)/python -m tests.tools build
 
 dashboards: $(STAMP) ## write Grafana's dashboards from stack/dashboards.py

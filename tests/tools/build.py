@@ -62,7 +62,9 @@ PROMTOOL = Tool("promtool", MODULES / "prometheus", f"{_PROMETHEUS}/cmd/promtool
 PROMETHEUS = Tool("prometheus", MODULES / "prometheus", f"{_PROMETHEUS}/cmd/prometheus", _PROMETHEUS)
 JAEGER = Tool("jaeger", MODULES / "jaeger", f"{_JAEGER}/cmd/jaeger", _JAEGER)
 COMPOSE = Tool("compose", MODULES / "compose", ".", "github.com/compose-spec/compose-go/v2")
-TOOLS = (COMPOSE, PROMTOOL, PROMETHEUS, JAEGER)
+_FOUNDATION = "github.com/grafana/grafana-foundation-sdk/go"
+GRAFANA = Tool("grafana", MODULES / "grafana", ".", _FOUNDATION)
+TOOLS = (COMPOSE, GRAFANA, PROMTOOL, PROMETHEUS, JAEGER)
 
 
 def build(tool: Tool) -> Path:

@@ -1,4 +1,4 @@
-"""The fixtures `jaeger`, `prometheus`, `promtool`, `compose`, and the rule for machines without Go.
+"""The fixtures `jaeger`, `prometheus`, `promtool`, `compose`, `grafana`; the rule for machines without Go.
 
 A test that asks for one of them bears the marker `tools`; one that starts programs by itself names them in
 it: @pytest.mark.tools("jaeger"). Where Go is missing it is skipped, with one line that says what to install;
@@ -10,8 +10,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.tools.build import COMPOSE, JAEGER, PROMETHEUS, PROMTOOL, Tool, ToolUnavailableError, build
+from tests.tools.build import (
+    COMPOSE,
+    GRAFANA,
+    JAEGER,
+    PROMETHEUS,
+    PROMTOOL,
+    Tool,
+    ToolUnavailableError,
+    build,
+)
 from tests.tools.compose import Compose
+from tests.tools.grafana import Grafana
 from tests.tools.jaeger import Jaeger
 from tests.tools.prometheus import Prometheus
 from tests.tools.promtool import Promtool
@@ -21,6 +31,7 @@ NEEDED: dict[str, Tool] = {
     "prometheus": PROMETHEUS,
     "promtool": PROMTOOL,
     "compose": COMPOSE,
+    "grafana": GRAFANA,
 }
 """The program behind each fixture."""
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()
@@ -30,7 +41,7 @@ REQUIRED = os.environ.get("REQUIRE_TOOLS") == "1"
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "tools(*names): needs Jaeger, Prometheus, promtool or compose's reader, built with Go; "
+        "tools(*names): needs Jaeger, Prometheus, promtool or a reader of files, built with Go; "
         "skipped with the reason when Go is missing, required in CI",
     )
 
@@ -81,6 +92,12 @@ def promtool() -> Promtool:
 def compose() -> Compose:
     """Reads compose files."""
     return Compose()
+
+
+@pytest.fixture(scope="session")
+def grafana() -> Grafana:
+    """Reads dashboards."""
+    return Grafana()
 
 
 @pytest.fixture(scope="session")

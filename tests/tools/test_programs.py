@@ -160,6 +160,7 @@ def test_promtool_checks_the_text_form_of_metrics(promtool: Promtool) -> None:
 def test_every_pin_has_a_version_and_a_place_of_its_own() -> None:
     assert {tool.name: tool.version for tool in TOOLS} == {
         "compose": "2.9.0",
+        "grafana": "0.0.22",
         "promtool": "0.316.0",
         "prometheus": "0.316.0",
         "jaeger": "1.76.0",
