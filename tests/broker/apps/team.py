@@ -258,9 +258,9 @@ class Team:
             "commit_interval": 0.1,
             "revoke_wait": 2.0,
             "drain_timeout": 5.0,
-            # No topics of the group's own: tests count the partitions of the source.
             "retry_topics": "none",
-            "dead_letter": "false",
+            # What is not about dead letters reads no replay topic either: partitions are the source's alone.
+            "dead_letter": False,
             **settings,
         }
 
