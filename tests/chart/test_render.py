@@ -295,6 +295,28 @@ def test_static_membership_gives_each_pod_its_name_in_the_group(helm: Helm) -> N
     assert settings.kafka.consumer == {"group.instance.id": "billing-0"}
 
 
+def test_a_member_of_a_stateful_set_is_not_warned_of_its_static_membership(
+    helm: Helm, tmp_path: Path
+) -> None:
+    settings = loaded(helm.template(CHART, "-f", CHART / "ci/statefulset-values.yaml"), tmp_path).settings
+
+    def warned(member: str, instance: str) -> bool:
+        given = {"STREAMLOOP_MEMBER": member, "STREAMLOOP_KAFKA__CONSUMER__GROUP_INSTANCE_ID": instance}
+        made = Settings.load(env=given, yaml_path=tmp_path / "streamloop.yaml").settings
+        found = check_sums(made, [], lambda: None)
+        return "kafka.consumer.group.instance.id" in {each.setting for each in found}
+
+    assert settings.group_protocol == "classic"
+    assert not warned("billing-streamloop-0", "billing-streamloop-0")
+    assert warned("billing-streamloop-5c5b6d7f9b-x2x9z", "billing-streamloop-5c5b6d7f9b-x2x9z")
+    assert warned("billing-streamloop-1", "billing-streamloop-0")
+
+
+def test_recreate_takes_no_fields_of_a_rolling_update(helm: Helm) -> None:
+    values = with_base({"strategy": {"type": "Recreate"}})
+    assert one(helm.template(CHART, values=values), "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+
+
 def test_without_static_membership_a_statefulset_names_nobody(helm: Helm) -> None:
     values = with_base({"kind": "StatefulSet", "statefulSet": {"staticMembership": False}})
     assert "INSTANCE_ID" not in str(container(helm.template(CHART, values=values)))
