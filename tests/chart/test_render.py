@@ -143,6 +143,7 @@ def different(name: str, rng: random.Random) -> Any:
         "retry_topic_name": "{topic}.{group}.again.{delay}",
         "dead_letter_topic_name": "{topic}.{group}.dead",
         "replay_topic_name": "{topic}.{group}.once-more",
+        "control_topic_name": "{group}.talk",
         "ops_address": "0.0.0.0:9999",
         "control_address": "127.0.0.1:9998",
         "jaeger_url": "http://jaeger:16686",
