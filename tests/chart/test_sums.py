@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -150,9 +149,8 @@ def test_the_memory_that_is_needed_is_the_same_sum(helm: Helm, settings: dict[st
     )
     made = Settings.load(settings, env={}).settings
     own = [made.for_consumer(name) for name in [*made.consumers, "any other"]]
-    reads = any(each.retry_topics or (hasattr(each, "replay_topic") and each.dead_letter) for each in own)
-    keyword = list(signature(memory_needed).parameters)[-1]  # whether a second Consumer reads
-    assert int(found["needed"]) == memory_needed(made, **{keyword: reads})
+    reads = any(each.retry_topics or each.dead_letter for each in own)
+    assert int(found["needed"]) == memory_needed(made, second_consumer=reads)
 
 
 def test_keda_looks_at_every_topic_that_may_hold_messages_with_the_group_that_reads_it(helm: Helm) -> None:
@@ -168,7 +166,7 @@ def test_keda_looks_at_every_topic_that_may_hold_messages_with_the_group_that_re
             {"retry_topics": topic["retryTopics"]} if "retryTopics" in topic else {},
         )
         wanted.append((topic["name"], "billing"))
-        replay = [own.replay_topic(topic["name"])] if hasattr(own, "replay_topic") and own.dead_letter else []
+        replay = [own.replay_topic(topic["name"])] if own.dead_letter else []
         wanted += [(name, "billing.retry") for name in [*own.retry_topic_names(topic["name"]), *replay]]
     assert found == wanted
 

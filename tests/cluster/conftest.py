@@ -1,11 +1,12 @@
 """The fixtures `cluster`, `release` and `namespace`, and the rule for machines that can't have them.
 
 Every test that asks for one of them bears the marker `cluster`; those that also need a real Kafka bear
-`broker` as well. Where Go (or Java and Maven) is missing they are skipped, with one line that says what to
-install; with REQUIRE_CLUSTER=1 (CI) the same is a failure.
+`broker` as well. Where Go or openssl (or Java and Maven) is missing they are skipped, with one line that says
+what to install; with REQUIRE_CLUSTER=1 (CI) the same is a failure.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -42,6 +43,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Build here, where no test's time-out runs, and only when a test needs it."""
     chosen = [item for item in session.items if item.get_closest_marker("cluster")]
     if session.config.option.collectonly or not chosen:
+        return
+    if shutil.which("openssl") is None:
+        session.config.stash[UNAVAILABLE] = "openssl is not on PATH (Debian: apt-get install openssl)"
         return
     try:
         for tool in (HELM, *CONTROL_PLANE, KEDA_CRDS, PROMETHEUS_CRDS):

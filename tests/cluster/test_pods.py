@@ -19,6 +19,7 @@ from tests.cluster.release import CHART
 from tests.realkafka import KafkaCluster
 from tests.realkafka.client import Record, unique_name
 from tests.realkafka.members import ROOT
+from tests.realkafka.secured import PASSWORD, USER, SecuredKafka
 from tests.realkafka.waiting import wait_until
 from tests.tools.helm import Helm
 from tests.tools.program import request
@@ -26,8 +27,6 @@ from tests.tools.program import request
 pytestmark = [pytest.mark.broker, pytest.mark.cluster]
 
 REPLICAS = 3
-USER = "shop"
-PASSWORD = "the-password-of-the-shop"
 READ_TOKEN = "a-token-to-read-with"
 ACT_TOKEN = "a-token-to-act-with"
 SECRETS = {
@@ -40,11 +39,13 @@ SECRETS = {
 class Chart:
     """The chart as rendered for one test, and a node that runs its pods."""
 
-    def __init__(self, helm: Helm, node_folder: Path, values: dict[str, Any]) -> None:
+    def __init__(
+        self, helm: Helm, node_folder: Path, values: dict[str, Any], secrets: dict[str, dict[str, str]]
+    ) -> None:
         self.objects: list[Object] = helm.template(CHART, values=values)
         image = Image(ROOT / "Dockerfile")
         code = Path(__file__).parent / "app"
-        self.node = Node(self.objects, image, node_folder, code=code, secrets=SECRETS)
+        self.node = Node(self.objects, image, node_folder, code=code, secrets=secrets)
 
     def template(self, kind: str, name: str = "billing-streamloop") -> Object:
         """The pod template of a Deployment or Job."""
@@ -68,14 +69,14 @@ class Chart:
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[KafkaCluster]:
+def broker() -> Iterator[SecuredKafka]:
     """One node, on which the user of the pods can log in."""
-    with KafkaCluster(users={USER: PASSWORD}) as started:
+    with SecuredKafka() as started:
         yield started
 
 
 @pytest.fixture
-def kafka(broker: KafkaCluster) -> Iterator[KafkaCluster]:
+def kafka(broker: SecuredKafka) -> Iterator[SecuredKafka]:
     """The same, healed after a test that hurt it."""
     yield broker
     broker.heal()
@@ -94,7 +95,7 @@ def group(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def render(
-    helm: Helm, kafka: KafkaCluster, topic: str, group: str, tmp_path: Path
+    helm: Helm, kafka: SecuredKafka, topic: str, group: str, tmp_path: Path
 ) -> Iterator[Callable[..., Chart]]:
     """Renders the chart for this test: render(credentials="credentials", values=None, timeout="5s", ..)."""
     made: list[Chart] = []
@@ -109,7 +110,7 @@ def render(
             "app": "shop:loop",
             "replicas": REPLICAS,
             "settings": {
-                "brokers": [kafka.sasl_bootstrap],
+                "brokers": [kafka.login],
                 "group": group,
                 "topics": {"orders": topic},
                 "security_protocol": "sasl_plaintext",
@@ -126,7 +127,8 @@ def render(
             },
             **(values or {}),
         }
-        made.append(Chart(helm, tmp_path / f"node-{len(made) + 1}", given))
+        secrets = {**SECRETS, "certificates": {"ca.crt": kafka.authority.read_text(encoding="ascii")}}
+        made.append(Chart(helm, tmp_path / f"node-{len(made) + 1}", given, secrets))
         return made[-1]
 
     try:
@@ -328,6 +330,22 @@ def test_with_wrong_credentials_a_pod_lives_and_never_gets_ready(render: Callabl
     assert pod.passes("liveness")
     pod.delete()
     assert pod.gone() == 0
+
+
+def test_over_tls_a_pod_trusts_the_authority_of_its_secret_and_no_other(
+    render: Callable[..., Chart], kafka: SecuredKafka, topic: str
+) -> None:
+    tls = {"brokers": [kafka.tls], "security_protocol": "ssl"}
+    login = {"sasl_mechanism": None, "sasl_username": None}
+    trusted = {"auth": {"tls": {"existingSecret": "certificates"}}}
+    pod = render(values=trusted, **tls, **login).started("pod-1")
+    kafka.produce(topic, orders({}))
+    wait_until(lambda: handled(pod) == ["0/0"], 60, "the message")
+    stranger = render(values={"auth": {}}, **tls, **login).start("pod-2")
+    stranger.member.wait_for_line("certificate verify failed", timeout=60)
+    answer = stranger.probe("readiness")
+    assert answer is not None
+    assert answer.status == 503
 
 
 def test_secrets_are_in_no_config_map_log_status_or_shown_settings(

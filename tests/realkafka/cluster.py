@@ -80,26 +80,10 @@ def _properties(nodes: Sequence[KafkaNode]) -> dict[str, str]:
     return properties
 
 
-def _logins(users: Mapping[str, str]) -> dict[str, str]:
-    """The settings of the listener on which these users log in; nothing without users."""
-    if not users:
-        return {}
-    known = " ".join(f'user_{name}="{password}"' for name, password in users.items())
-    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    return {
-        "listener.security.protocol.map": (
-            "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
-        ),
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{module} required {known};",
-    }
-
-
 class KafkaCluster(KafkaClient):
     """Nodes of our own, and a client of them. Use it as a context manager, or call start() and stop().
 
     nodes: 1 (default) or 3. properties: broker settings that replace the usual ones. jvm: Java's options.
-    users: names and passwords with which clients log in (SASL PLAIN) on one more listener, sasl_bootstrap.
     KafkaUnavailableError says what to install where Kafka can't run.
     """
 
@@ -109,10 +93,8 @@ class KafkaCluster(KafkaClient):
         *,
         properties: Mapping[str, str] | None = None,
         jvm: Sequence[str] = TEST_JVM,
-        users: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        self._users = dict(users or {})
         self._count = nodes
         self._overrides = dict(properties or {})
         self._jvm = tuple(jvm)
@@ -134,11 +116,6 @@ class KafkaCluster(KafkaClient):
         if not self.nodes:
             raise RuntimeError("the cluster was not started")
         return ",".join(node.address for node in self.nodes)
-
-    @property
-    def sasl_bootstrap(self) -> str:
-        """The same of the listener on which `users` log in."""
-        return ",".join(f"{HOST}:{node.sasl_port}" for node in self.nodes)
 
     def start(self) -> None:
         """Fetch the jars if need be, format, start, and wait until every node answers."""
@@ -214,19 +191,14 @@ class KafkaCluster(KafkaClient):
     def _lay_out(self, command: Sequence[str]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="streamloop-kafka-"))
         remove_folder_at_exit(self._folder)
-        ports = iter(free_ports(3 * self._count))
+        ports = free_ports(2 * self._count)
         self.nodes = [
             KafkaNode(
-                index + 1,
-                next(ports),
-                next(ports),
-                self._folder / f"node-{index + 1}",
-                command,
-                sasl_port=next(ports) if self._users else None,
+                index + 1, ports[2 * index], ports[2 * index + 1], self._folder / f"node-{index + 1}", command
             )
             for index in range(self._count)
         ]
-        common = {**_properties(self.nodes), **_logins(self._users), **self._overrides}
+        common = {**_properties(self.nodes), **self._overrides}
         for node in self.nodes:
             node.write_properties(common)
 

@@ -61,15 +61,11 @@ class KafkaNode:
         controller_port: int,
         folder: Path,
         java: Sequence[str],
-        *,
-        sasl_port: int | None = None,
     ) -> None:
-        """sasl_port: of one more listener, on which clients log in; the cluster says who may."""
         self.node_id = node_id
         self.port = port
         self.controller_port = controller_port
         self.folder = folder
-        self.sasl_port = sasl_port
         self._java = list(java)
         self._child: Child | None = None
         self._suspended = False
@@ -101,8 +97,8 @@ class KafkaNode:
         self.folder.mkdir(parents=True, exist_ok=True)
         own = {
             "node.id": str(self.node_id),
-            "listeners": f"{self._advertised},CONTROLLER://{HOST}:{self.controller_port}",
-            "advertised.listeners": self._advertised,
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{HOST}:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
             "log.dirs": str(self.folder / "data"),
         }
         lines = (f"{name}={value}\n" for name, value in {**own, **properties}.items())
@@ -150,11 +146,6 @@ class KafkaNode:
         if not self.log.exists():
             return "(no output)"
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
-
-    @property
-    def _advertised(self) -> str:
-        sasl = f",SASL_PLAINTEXT://{HOST}:{self.sasl_port}" if self.sasl_port is not None else ""
-        return f"PLAINTEXT://{self.address}{sasl}"
 
     @property
     def _properties(self) -> Path:
