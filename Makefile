@@ -57,7 +57,7 @@ test-stack: $(STAMP) ## the tests with Jaeger, Prometheus, promtool and compose'
 test-jaeger: $(STAMP) ## the life of an order on a real Kafka in a real Jaeger, and a collector that is away: needs Java, Maven and Go
 	$(BIN)/python -m pytest tests/jaeger tests/broker/test_life_in_jaeger.py $(ARGS)
 
-test-chart: $(STAMP) ## the Helm chart: rendered, validated, and on a Kubernetes control plane: needs Go
+test-chart: $(STAMP) ## the Helm chart: rendered, validated, and on a Kubernetes control plane: needs Java, Maven and Go
 	$(BIN)/python -m pytest tests/chart tests/cluster $(ARGS)
 
 test-image: $(STAMP) ## the image, built and run: needs root, and Debian's buildah and debootstrap

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,8 @@ RETRY_RETENTION_MARGIN: Final = 7 * 86_400.0
 INTERPRETER_BYTES: Final = 80 * MIB
 """What Python and the libraries take before the first message."""
 _UNLIMITED: Final = 2**60
+_ORDINAL: Final = re.compile(r"-\d+$")
+"""So ends the name of a StatefulSet's pod. A Deployment's ends with five letters and digits."""
 
 
 class Severity(enum.Enum):
@@ -110,7 +113,8 @@ def check_sums(
     ]
     for consumer in declared:
         problems += _consumer(settings, consumer)
-    if instance := settings.kafka_property("consumer", "group.instance.id"):
+    instance = settings.kafka_property("consumer", "group.instance.id")
+    if instance and not (instance == settings.member and _ORDINAL.search(settings.member)):
         problems.append(
             Problem(
                 Severity.WARNING,
