@@ -1,8 +1,8 @@
 """The fixtures `cluster`, `release` and `namespace`, and the rule for machines that can't have them.
 
 Every test that asks for one of them bears the marker `cluster`; those that also need a real Kafka bear
-`broker` as well. Where Go or openssl (or Java and Maven) is missing they are skipped, with one line that says what to
-install; with REQUIRE_CLUSTER=1 (CI) the same is a failure.
+`broker` as well. Where Go or openssl (or Java and Maven) is missing they are skipped, with one line that says
+what to install; with REQUIRE_CLUSTER=1 (CI) the same is a failure.
 """
 
 import os
