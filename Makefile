@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV := uv==0.13.9
 
-.PHONY: help setup demo stack tools dashboards chart test test-broker test-stack test-jaeger test-chart test-image \
+.PHONY: help setup demo stack tools dashboards chart test test-broker test-replay test-stack test-jaeger test-chart test-image \
     lint format bench lock clean
 
 help: ## this list
@@ -43,7 +43,10 @@ test: $(STAMP) ## every test that needs neither a broker nor programs built with
 	$(BIN)/python -m pytest -m "not broker and not tools and not cluster and not image" $(ARGS)
 
 test-broker: $(STAMP) ## the tests on a real Apache Kafka: needs Java 17 and Maven
-	$(BIN)/python -m pytest -m "broker and not cluster and not image" $(ARGS)
+	$(BIN)/python -m pytest -m "broker and not replay and not cluster and not image" $(ARGS)
+
+test-replay: $(STAMP) ## replay on a real Apache Kafka: killed, stopped, fenced and cut off at every step
+	$(BIN)/python -m pytest tests/replay $(ARGS)
 
 test-stack: $(STAMP) ## the tests with Jaeger, Prometheus, promtool and compose's reader: needs Go
 	$(BIN)/python -m pytest -m "tools and not broker" --ignore=tests/chart --ignore=tests/cluster $(ARGS)

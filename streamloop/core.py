@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamloop.engine import events as ev
 from streamloop.errors import PublishError, StreamLoopError
-from streamloop.kafka.headers import read_routing
+from streamloop.kafka.headers import headers_of, read_routing
 from streamloop.kafka.publisher import PublishRequest, Report, ReportKind
 from streamloop.routing import Router, TargetFacts
 from streamloop.runners.aio import AsyncRunner
@@ -125,9 +125,11 @@ class Core:
         self.step_log = StepLog()
         self.notices: dict[str, int] = {}
         """How many notices of each kind there were."""
+        self.hold_for: Callable[[str, int], str] | None = None
+        """Why an operator holds a partition ('': nobody does): asked before anything of it starts."""
         self.tracing = tracing
         if tracing is not None:
-            tracing.know(topics.is_source)
+            tracing.know(topics.is_source, topics.is_replay)
             self.step_log.ids = tracing.ids_of
         self._topics = topics
         self._loop = asyncio.get_running_loop()
@@ -142,8 +144,8 @@ class Core:
         self._ids = count(1)
         self._router = Router(topics, group, tracing)
         self._futures: dict[int, asyncio.Future[None]] = {}
-        self._publishing: dict[int, Outgoing] = {}
-        """What handlers wait for, by the same ids."""
+        self._waits: dict[int, list[str]] = {}
+        """By id() of a record that is handled: the topics that its handler waits to have published to."""
         self._used: set[str] = set()
         """Topics that handlers have published to."""
         self._missing: set[str] = set()
@@ -253,7 +255,13 @@ class Core:
         events: list[Event] = []
         inbox = self._inbox
         while inbox:
-            events.append(inbox.popleft())
+            event = inbox.popleft()
+            events.append(event)
+            if type(event) is ev.Assigned and self.hold_for is not None:
+                why = self.hold_for(event.partition.topic, event.partition.partition)
+                if why:
+                    held = ev.HoldChanged(event.partition, event.epoch, ev.Reason.OPERATOR, True, why)
+                    events.append(held)
         if self.done:
             events.append(ev.Finished(self.done.copy()))
             self.done.clear()
@@ -462,12 +470,12 @@ class Core:
         number = next(self._ids)
         future: asyncio.Future[None] = self._loop.create_future()
         self._futures[number] = future
-        self._publishing[number] = outgoing
-        if outgoing.topic not in self._used:
-            self._first_use(outgoing)
+        self._waits.setdefault(id(outgoing.source), []).append(outgoing.topic)
         assert self._publisher is not None
         tracing = self.tracing
         try:
+            if outgoing.topic not in self._used:
+                self._first_use(outgoing)
             headers = outgoing.headers if tracing is None else tracing.publishing(number, outgoing)
             self._publisher.submit(
                 [
@@ -484,7 +492,10 @@ class Core:
             await future
         finally:
             del self._futures[number]
-            del self._publishing[number]
+            waits = self._waits[id(outgoing.source)]
+            waits.remove(outgoing.topic)
+            if not waits:
+                del self._waits[id(outgoing.source)]
             if future.cancelled():  # with the handler that waited for it
                 self._publisher.cancel([number])
                 if tracing is not None:
@@ -520,10 +531,7 @@ class Core:
 
     def waits_for(self, records: Sequence[Record]) -> str:
         """The topics that the handlers of these wait to have published to; empty: none. From any thread."""
-        raws = {id(record.message) for record in records}
-        topics = {
-            each.topic for each in list(self._publishing.values()) if each.source and id(each.source) in raws
-        }
+        topics = {topic for record in records for topic in list(self._waits.get(id(record.message), ()))}
         return ", ".join(
             f"{topic} (no such topic)" if topic in self._missing else topic for topic in sorted(topics)
         )
@@ -532,7 +540,7 @@ class Core:
         """What the headers of a record of our own retry topics say of its past; None for all others."""
         if self._topics.is_source(raw.topic() or ""):
             return None
-        return read_routing(raw.headers(), group=self.group)
+        return read_routing(headers_of(raw), group=self.group)
 
     # ------------------------------------------------------------------------------------------------ stop
 

@@ -96,6 +96,8 @@ def status_of(run: Run) -> LoopStatus | None:
         blocked_targets=tuple(f"{each.topic}: {each.reason}" for each in parts.publisher.blocked),
         hanging=run.hanging,
         listening=run.operations.urls,
+        paused=run.operators.status(),
+        control=run.control_status,
     )
 
 

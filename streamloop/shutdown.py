@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from streamloop.control.link import LEAVE_MARGIN, LEAVE_WITHIN
 from streamloop.kafka.publisher import CLOSE_MARGIN_S
 from streamloop.lifecycle import CANCEL_GRACE, CLOSE_TIMEOUT, PUBLISH_TIMEOUT
 from streamloop.ops.listener import CLOSE_BOUND
@@ -24,8 +25,10 @@ LISTENERS: Final = 2 * 2 * CLOSE_BOUND
 """Seconds for two listeners, each with its thread and its workers."""
 LOGS: Final = 2.0
 """Seconds for flushing the log (``streamloop.cli.main.leave``)."""
-END: Final = FLUSH_BOUND + LISTENERS + LOGS
-"""Seconds after on_shutdown for metrics, listeners and logs."""
+CONTROL: Final = LEAVE_WITHIN + LEAVE_MARGIN
+"""Seconds for the last word in the group's control topic."""
+END: Final = CONTROL + FLUSH_BOUND + LISTENERS + LOGS
+"""Seconds after on_shutdown for the control topic, metrics, listeners and logs."""
 MARGIN: Final = 3.0
 """Seconds between a bound and what relies on it: SIGKILL, or the next pod of a roll-out."""
 

@@ -37,7 +37,7 @@ TELLS: Final = {
     table.EXPORT_FAILURES.name,
     table.DROPPED_SPANS.name,
 }
-"""What may differ because of the collector, and has to."""
+"""What may differ because of the collector."""
 CLOCKS: Final = {
     table.ITERATIONS.name,
     f"{table.ITERATION.name}_count",
@@ -48,6 +48,7 @@ CLOCKS: Final = {
     table.HELD_TOTAL.name,
     table.LAST_COMMIT.name,
     table.COMMITS.name,
+    table.PROCESS_CPU.name,
 }
 """What differs from run to run: times, and in how many parts something was done. Durations do, too."""
 

@@ -24,7 +24,7 @@ from streamloop import StreamLoop
 from streamloop.cli import main as cli
 from streamloop.doctor import examine as examination
 from streamloop.doctor import groups, process, wire
-from streamloop.doctor.addresses import parse, tls_context, uses
+from streamloop.doctor.addresses import look_at_bootstrap, parse, tls_context, uses
 from streamloop.doctor.examine import examine
 from streamloop.doctor.finding import Finding, Level, Report, error, ok, unknown, warn
 from streamloop.doctor.patient import OutOfTimeError, Patient
@@ -231,6 +231,44 @@ def test_certificates_that_can_t_be_read_are_a_finding() -> None:
     [found] = report.of("broker.address")
     assert found.level is Level.ERROR
     assert "our own certificates can't be used" in found.found
+
+
+def test_certificates_that_only_the_client_can_use_leave_the_address_unknown() -> None:
+    with server(closes) as port:
+        given: dict[str, Any] = {
+            "kafka": {"common": {"ssl.keystore.location": "/keys.p12"}},
+            "security_protocol": "ssl",
+        }
+        sick = patient(brokers=f"127.0.0.1:{port}", **given)
+        [found] = look_at_bootstrap(sick)
+    assert found.level is Level.UNKNOWN
+    assert "can't use ssl.keystore.location" in found.found
+    assert sick.reached  # so that the client gets its whole time
+
+
+def test_addresses_that_say_nothing_are_waited_for_together() -> None:
+    over = threading.Event()
+    both = threading.Barrier(2, timeout=20)
+    met: list[str] = []
+
+    def silent(name: str) -> Callable[[socket.socket], None]:
+        def serve(_connection: socket.socket) -> None:
+            if name not in met:
+                met.append(name)
+                both.wait()  # the other one has been asked, too, before this one is given up
+            over.wait(20)
+
+        return serve
+
+    with server(silent("one")) as one, server(silent("two")) as two:
+        sick = patient(brokers=f"127.0.0.1:{one},127.0.0.1:{two}", wait=2.0)
+        try:
+            found = list(look_at_bootstrap(sick))
+        finally:
+            over.set()
+    assert not both.broken
+    assert sorted(met) == ["one", "two"]
+    assert [each.level for each in found] == [Level.ERROR, Level.ERROR]
 
 
 # ------------------------------------------------------------------------------------------- the examination

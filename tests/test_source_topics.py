@@ -92,7 +92,7 @@ class Brokers:
     ) -> dict[str, TopicFacts | Untold | None]:
         return {name: self.there.get(name) for name in names}
 
-    def create(self, topics: Sequence[NewlyMade], timeout: float) -> dict[str, str]:
+    def create_all(self, topics: Sequence[NewlyMade], timeout: float) -> dict[str, str]:
         self.made += [topic.name for topic in topics if topic.name not in self.refused]
         return self.refused
 

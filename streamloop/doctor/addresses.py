@@ -140,7 +140,24 @@ def _probes(patient: Patient, places: list[tuple[str, int]]) -> list[Probe]:
         return list(pool.map(ask, places))
 
 
+ONLY_LIBRDKAFKA: Final = (
+    *("ssl.certificate.pem", "ssl.key.pem", "ssl.keystore.location", "ssl.providers", "ssl.engine.location"),
+    "ssl.ca.certificate.stores",
+)
+"""Ways to give certificates that the client has and our own connection has not."""
+
+
 def _judge(patient: Patient, check: str, about: str, found: Probe) -> Iterator[Finding]:
+    given = [name for name in ONLY_LIBRDKAFKA if patient.settings.kafka_property("admin", name) is not None]
+    if given and found.failed in (Step.TLS, Step.KAFKA) and found.mistake is not Mistake.NO_TLS:
+        patient.reached = True
+        yield unknown(
+            check,
+            about,
+            f"How far TLS with {about} gets could not be told: this look can't use {given[0]} ({found.why}).",
+            "The client itself can: see whether its login succeeds.",
+        )
+        return
     protocol = patient.settings.security_protocol or "plaintext"
     nobody = "This address is of no use: without another one that works no broker is found."
     match found.failed, found.mistake:

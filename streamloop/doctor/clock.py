@@ -1,15 +1,15 @@
-"""Clocks, as far as time stamps of records show them; and how old what waits is.
+"""Clocks, as far as time stamps of records show them.
 
 Kafka's protocol tells no time. A record that the broker stamped (LogAppendTime) was written at its time, so
 that one from our future says that our clock is behind; without one nothing is known. Nothing is written to
-find out. Called by ``examine`` and by the look at the groups.
+find out. Called by ``examine``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has no __all__
     ConfigResource,
     OffsetSpec,
@@ -17,7 +17,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has no _
 )
 
 from streamloop.doctor.finding import Finding, ok, unknown, warn
-from streamloop.kafka.config import consumer_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
 TOLERANCE: Final = 5.0
 """Seconds by which clocks may differ."""
 MOST_PARTITIONS: Final = 200
-NEARLY: Final = 0.8
-"""Share of the retention at which a message that waits is about to be deleted."""
-READ: Final = 3.0
-"""Seconds for reading the oldest messages that wait."""
 
 
 def look_at_clock(patient: Patient) -> Iterator[Finding]:
@@ -96,55 +91,3 @@ def _stamped_by_brokers(patient: Patient) -> set[str]:
         if entry is not None and entry.value == "LogAppendTime":
             found.add(resource.name)
     return found
-
-
-def oldest_waiting(
-    patient: Patient, open_from: dict[tuple[str, int], int]
-) -> Iterator[tuple[tuple[str, int], float, float]]:
-    """Of these positions those whose record is about to be deleted: the partition, its age and how long
-    records are kept, both in seconds."""
-    kept = {
-        part: retention / 1000
-        for part in open_from
-        if (retention := patient.facts[part[0]].retention_ms) is not None and retention > 0
-    }
-    if not kept:
-        return
-    now = patient.wall()
-    for part, stamp in _stamps(
-        patient, {part: open_from[part] for part in list(kept)[:MOST_PARTITIONS]}
-    ).items():
-        age = now - stamp
-        if age > NEARLY * kept[part]:
-            yield part, age, kept[part]
-
-
-def _stamps(patient: Patient, positions: dict[tuple[str, int], int]) -> dict[tuple[str, int], float]:
-    """The time stamp of the first record at or behind each position, epoch seconds; read without joining."""
-    # As the members read, without what would make it one of them.
-    properties: dict[str, Any] = {**consumer_config(patient.settings, "classic"), "log_level": 0}
-    properties.pop("group.instance.id", None)
-    properties |= {"queued.min.messages": 1, "fetch.message.max.bytes": 65_536, "error_cb": _ignore}
-    consumer = Consumer(properties)
-    found: dict[tuple[str, int], float] = {}
-    until = patient.clock() + patient.left(READ)
-    try:
-        consumer.assign([TopicPartition(*part, offset) for part, offset in positions.items()])
-        waiting = set(positions)
-        while waiting and patient.clock() < until:
-            for message in consumer.consume(min(500, len(waiting)), 0.2):
-                topic, partition = message.topic(), message.partition()
-                if topic is None or partition is None or (topic, partition) not in waiting:
-                    continue
-                waiting.discard((topic, partition))
-                consumer.pause([TopicPartition(topic, partition)])
-                kind, stamp = message.timestamp()
-                if message.error() is None and kind:
-                    found[topic, partition] = stamp / 1000
-    finally:
-        consumer.close()
-    return found
-
-
-def _ignore(_error: object) -> None:
-    """What the client says of itself is told by the looks at login and topics."""

@@ -1,4 +1,4 @@
-"""How the group is: members, protocol, what is assigned to whom; committed offsets against the log.
+"""How the group is: members, protocol, what is assigned to whom.
 
 Describes and reads; joins nothing and commits nothing. Called by ``examine`` after the topics.
 """
@@ -17,7 +17,7 @@ from confluent_kafka import (
 
 from streamloop.doctor.cluster import has_new_protocol
 from streamloop.doctor.finding import Finding, error, ok, unknown, warn
-from streamloop.doctor.patient import place
+from streamloop.doctor.offsets import look_at_offsets
 from streamloop.kafka.config import retry_group
 from streamloop.kafka.topics import TopicFacts
 
@@ -41,7 +41,7 @@ MOVING: Final = frozenset(
 
 
 def look_at_groups(patient: Patient) -> Iterator[Finding]:
-    """The group of the source topics, and that of the retry topics."""
+    """The group of the source topics, and that of the retry and replay topics."""
     group = patient.settings.group
     if patient.metadata is None or not group:
         return
@@ -50,8 +50,8 @@ def look_at_groups(patient: Patient) -> Iterator[Finding]:
         yield from _group(patient, group, _committed_topics(patient, group))
         return
     yield from _group(patient, group, list(topics.sources))
-    if topics.retry_names:
-        yield from _group(patient, retry_group(patient.settings), list(topics.retry_names))
+    if topics.own_names:
+        yield from _group(patient, retry_group(patient.settings), list(topics.own_names))
 
 
 def _group(patient: Patient, group: str, topics: Sequence[str] | None) -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def _group(patient: Patient, group: str, topics: Sequence[str] | None) -> Iterat
         else:
             yield from _members(patient, group, found, topics)
     if topics is not None:
-        yield from _offsets(patient, group, topics)
+        yield from look_at_offsets(patient, group, topics)
 
 
 def _committed_topics(patient: Patient, group: str) -> list[str] | None:
@@ -188,130 +188,4 @@ def _members(patient: Patient, group: str, found: Any, topics: Sequence[str] | N
             f"{idle} of {count} members have no partition: there are {len(places)}.",
             "They wait for another one to leave, and cost memory meanwhile.",
             "Run fewer members, or add partitions.",
-        )
-
-
-# -----------------------------------------------------------------------------------------------------
-# offsets
-
-
-def _offsets(patient: Patient, group: str, topics: Sequence[str]) -> Iterator[Finding]:
-    places = patient.places(topics)
-    if not places:
-        return
-
-    def committed(left: float) -> Any:
-        asked = ConsumerGroupTopicPartitions(group, [place(*each) for each in places])
-        return (
-            patient.connect().list_consumer_group_offsets([asked], request_timeout=left)[group].result(left)
-        )
-
-    try:
-        answers = patient.ask(committed).topic_partitions
-    except KafkaException as problem:
-        code = problem.args[0].code()
-        if code not in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.GROUP_ID_NOT_FOUND):
-            yield unknown(
-                "group.offsets", group, f"What {group} has committed can't be had: {problem.args[0].str()}."
-            )
-        return
-    offsets = {(each.topic, each.partition): each.offset for each in answers if each.error is None}
-    starts = patient.admin().resolve_offsets(places, "earliest", patient.left())
-    ends = patient.admin().resolve_offsets(places, "latest", patient.left())
-    open_from: dict[tuple[str, int], int] = {}
-    lag = fresh = told = 0
-    for part in places:
-        start, end, offset = starts.get(part), ends.get(part), offsets.get(part, -1)
-        if not isinstance(start, int) or not isinstance(end, int):
-            continue
-        told += 1
-        if offset < 0:
-            fresh += 1
-            continue
-        if offset < start or offset > end:
-            yield _out_of_range(patient, group, part, offset, start, end)
-            continue
-        lag += end - offset
-        if offset < end:
-            open_from[part] = offset
-    if told < len(places):
-        yield unknown(
-            "group.offsets", group, f"Where {len(places) - told} partitions begin and end could not be told."
-        )
-    if fresh == told and told:
-        yield ok(
-            "group.offsets", group, f"The group {group} has committed nothing yet: {_start(patient, group)}."
-        )
-    elif told:
-        more = f", {fresh} partitions have no committed offset" if fresh else ""
-        yield ok(
-            "group.offsets",
-            group,
-            f"The group {group} is {lag:,} message{'' if lag == 1 else 's'} behind{more}.",
-        )
-    yield from _expiring(patient, group, open_from)
-
-
-def _start(patient: Patient, group: str) -> str:
-    if group != patient.settings.group:
-        return "it starts at the beginning of its topics"
-    chosen = sorted({str(consumer.start) for consumer in patient.consumers})
-    return f"it starts at {' or '.join(chosen)} (start)"
-
-
-def _out_of_range(
-    patient: Patient, group: str, part: tuple[str, int], offset: int, start: int, end: int
-) -> Finding:
-    topic, partition = part
-    about = f"{group} {topic}/{partition}"
-    policy = _policy(patient, topic)
-    if offset < start:
-        return error(
-            "group.offsets",
-            about,
-            f"{topic}/{partition} begins at {start}, and {group} has committed {offset}: {start - offset} "
-            f"offsets are gone "
-            "(retention, or deleted records).",
-            f"Messages were deleted before they were handled. A member goes on as out_of_range says: "
-            f"{policy}.",
-            "Keep the topic's messages for longer than the longest outage, and look at what is lost "
-            "elsewhere (an "
-            "archive, the producer).",
-        )
-    return error(
-        "group.offsets",
-        about,
-        f"{topic}/{partition} ends at {end}, and {group} has committed {offset}, which is beyond.",
-        "The topic was made again or truncated, or this is another cluster. A member goes on as "
-        "out_of_range says: "
-        f"{policy}.",
-        "Check that brokers and topic are the right ones; then reset the group's offsets while no member "
-        "runs.",
-        patient.commands.describe_group(group, "offsets"),
-    )
-
-
-def _policy(patient: Patient, topic: str) -> str:
-    topics = patient.topics
-    if topics is None or topic not in topics.sources:
-        return "earliest"
-    return patient.consumers[topics.sources[topic].consumer].out_of_range
-
-
-def _expiring(patient: Patient, group: str, open_from: dict[tuple[str, int], int]) -> Iterator[Finding]:
-    from streamloop.doctor.clock import oldest_waiting
-
-    for (topic, partition), age, kept in oldest_waiting(patient, open_from):
-        left = kept - age
-        yield error(
-            "group.retention",
-            f"{group} {topic}/{partition}",
-            f"The oldest message of {topic}/{partition} that {group} has not committed is {age / 3600:.3g} "
-            f"hours old, "
-            f"and the topic keeps messages for {kept / 3600:.3g} hours.",
-            "It will be deleted before it was handled"
-            + (f", in {left / 3600:.3g} hours." if left > 0 else " any moment."),
-            "Keep messages for longer until the group has caught up, and find what holds it (streamloop "
-            "top).",
-            patient.commands.alter(topic, "retention.ms", round(kept * 2000)),
         )

@@ -228,8 +228,7 @@ def _ends(talk: socket.socket) -> float | None:
     return float(ssl.cert_time_to_seconds(ends)) if isinstance(ends, str) else None
 
 
-# ----------------------------------------------------------------------------------------------------
-# protocol
+# ------------------------------------------------------------------------------------------- protocol
 
 
 def _api_versions(talk: socket.socket) -> tuple[dict[int, tuple[int, int]], dict[str, int]]:

@@ -116,7 +116,7 @@ def create_missing(
     """
     found = admin.describe([topic.name for topic in wanted], timeout, configs=False)
     missing = [topic for topic in wanted if found[topic.name] is None]
-    refused = admin.create(missing, timeout) if create and missing else {}
+    refused = admin.create_all(missing, timeout) if create and missing else {}
     lines, problems = [], []
     for topic in wanted:
         facts = found[topic.name]

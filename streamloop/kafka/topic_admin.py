@@ -186,7 +186,7 @@ class TopicAdmin:
                 outcome.violations.append(self._missing(spec, refused.get(name)))
         return outcome
 
-    def create(self, topics: Sequence[NewlyMade], timeout: float) -> dict[str, str]:
+    def create_all(self, topics: Sequence[NewlyMade], timeout: float) -> dict[str, str]:
         """Create these topics; returns why not for each that can't be. One that exists by now is no error.
 
         Raises BrokersUnreachableError.
@@ -196,12 +196,13 @@ class TopicAdmin:
         return self._create(topics, Outcome(), deadline)
 
     def resolve_offsets(
-        self, partitions: Iterable[tuple[str, int]], start: Start, timeout: float
+        self, partitions: Iterable[tuple[str, int]], start: Start, timeout: float, *, stable: bool = True
     ) -> dict[tuple[str, int], int | Untold]:
         """Each partition's start position as a number.
 
-        'latest' is the last stable offset: what an open transaction still holds back comes after it. A time
-        stamp (ms) later than all records gives the same. Raises BrokersUnreachableError.
+        'latest' is the last stable offset: what an open transaction still holds back comes after it. Without
+        ``stable`` it is the end of the log. A time stamp (ms) later than all records gives the same. Raises
+        BrokersUnreachableError.
         """
         wanted = list(dict.fromkeys(partitions))
         deadline = self._clock() + timeout
@@ -212,8 +213,34 @@ class TopicAdmin:
                 return dict.fromkeys(wanted, Untold("this broker can't look up time stamps"))
             found = self._offsets(wanted, OffsetSpec.for_timestamp(start), deadline)
             later = [partition for partition, offset in found.items() if offset == -1]
-            return {**found, **self._offsets(later, _LATEST, deadline)}
-        return self._offsets(wanted, _EARLIEST if start == "earliest" else _LATEST, deadline)
+            return {**found, **self._offsets(later, _LATEST, deadline, stable=stable)}
+        return self._offsets(wanted, _EARLIEST if start == "earliest" else _LATEST, deadline, stable=stable)
+
+    def create(
+        self, name: str, partitions: int, replication_factor: int, config: Mapping[str, str], timeout: float
+    ) -> str | None:
+        """Create a topic and wait until it is listed. None: it is there; otherwise why not.
+
+        ``replication_factor`` -1: the broker's default. Raises BrokersUnreachableError.
+        """
+        deadline = self._clock() + timeout
+        self._first_look(deadline)
+        try:
+            if self._has_admin_api:
+                new = NewTopic(name, partitions, replication_factor, config=dict(config))
+                seconds = self._left(deadline)
+                made = self._client.create_topics([new], request_timeout=seconds, operation_timeout=seconds)
+                made[name].result(seconds)
+            else:
+                # Asked for a topic by its name, a broker without the admin API may create it by itself.
+                self._client.list_topics(name, timeout=self._left(deadline))
+        except KafkaException as error:
+            if _code(error) != ALREADY_EXISTS:
+                return _text(error)
+        except TimeoutError:
+            return "no broker answered in time"
+        self._await_listed([name], deadline)
+        return None
 
     def committed(
         self, group: str, partitions: Iterable[tuple[str, int]], timeout: float
@@ -328,13 +355,18 @@ class TopicAdmin:
         return found
 
     def _offsets(
-        self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec, deadline: float
+        self,
+        partitions: Sequence[tuple[str, int]],
+        spec: OffsetSpec,
+        deadline: float,
+        *,
+        stable: bool = True,
     ) -> dict[tuple[str, int], int | Untold]:
         if not partitions:
             return {}
         futures = self._client.list_offsets(
             {TopicPartition(topic, partition): spec for topic, partition in partitions},
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self._left(deadline),
         )
         found: dict[tuple[str, int], int | Untold] = {}

@@ -134,7 +134,7 @@ class Member:
             wall=clock.wall,
             tracing=traces.tracing,
         )
-        names = [("source", list(topics.sources)), ("retry", topics.retry_names)]
+        names = [("source", list(topics.sources)), ("retry", topics.own_names)]
         preparer = make_preparer(topics, settings.group, clock=clock.monotonic, wall=clock.wall)
         self.intakes = [
             HarnessIntake(
@@ -157,6 +157,7 @@ class Member:
         self.run_state = run = Run(assembly, Bounds())
         parts: Any = Parts(self.engine, core, self.publisher, self.intakes, capacities)  # type: ignore[arg-type]
         run.parts = parts
+        core.hold_for = run.operators.why
         run.know(topics)
         run.wall = clock.wall
         run.traces = traces

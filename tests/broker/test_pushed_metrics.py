@@ -31,9 +31,11 @@ GROWS: Final = frozenset(
         "loop_iteration_duration_seconds_bucket",
         "loop_iteration_duration_seconds_count",
         "loop_iteration_duration_seconds_sum",
+        "process_cpu_seconds_total",
     }
 )
-"""Turns of the engine go on while nothing happens: what is pushed is between two scrapes of it."""
+"""Turns of the engine go on while nothing happens, and take CPU time: what is pushed is between two scrapes
+of it."""
 AS_OF_NOW: Final = frozenset({"loop_heartbeat_age_seconds"})
 """An age at the moment it was taken: it has to be there, and small in both."""
 ABSENT_WHEN_IDLE: Final = frozenset({"loop_held_seconds"})
@@ -66,7 +68,7 @@ def names_by_the_table() -> set[str]:
 def series_of(server: Prometheus, selector: str) -> Series:
     """All of a job's series of ours by name and labels; a label without a value is no label."""
     found: Series = {}
-    for sample in server.query(f'{{__name__=~"(loop|messaging)_.+",{selector}}}'):
+    for sample in server.query(f'{{__name__=~"(loop|messaging|process)_.+",{selector}}}'):
         given = dict(sample["metric"])
         if ANOTHER_SPELLING in given:
             given[ANOTHER_SPELLING] = repr(float(given[ANOTHER_SPELLING]))

@@ -114,6 +114,8 @@ PROMTOOL = Tool("promtool", MODULES / "prometheus", f"{_PROMETHEUS}/cmd/promtool
 PROMETHEUS = Tool("prometheus", MODULES / "prometheus", f"{_PROMETHEUS}/cmd/prometheus", _PROMETHEUS)
 JAEGER = Tool("jaeger", MODULES / "jaeger", f"{_JAEGER}/cmd/jaeger", _JAEGER)
 COMPOSE = Tool("compose", MODULES / "compose", ".", "github.com/compose-spec/compose-go/v2")
+_FOUNDATION = "github.com/grafana/grafana-foundation-sdk/go"
+GRAFANA = Tool("grafana", MODULES / "grafana", ".", _FOUNDATION)
 HELM = Tool(
     "helm",
     MODULES / "helm",
@@ -143,7 +145,10 @@ PROMETHEUS_CRDS = Files(
     "example/prometheus-operator-crd",
     "github.com/prometheus-operator/prometheus-operator",
 )
-TOOLS = (COMPOSE, PROMTOOL, PROMETHEUS, JAEGER, HELM, *CONTROL_PLANE, KEDA_CRDS, PROMETHEUS_CRDS)
+TOOLS = (
+    *(COMPOSE, GRAFANA, PROMTOOL, PROMETHEUS, JAEGER),
+    *(HELM, *CONTROL_PLANE, KEDA_CRDS, PROMETHEUS_CRDS),
+)
 
 
 def build(tool: Tool) -> Path:

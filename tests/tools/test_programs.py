@@ -186,6 +186,7 @@ def test_helm_makes_objects_of_a_chart_and_says_why_it_refuses(helm: Helm, tmp_p
 def test_every_pin_has_a_version_and_a_place_of_its_own() -> None:
     assert {tool.name: tool.version for tool in TOOLS} == {
         "compose": "2.9.0",
+        "grafana": "0.0.22",
         "promtool": "0.316.0",
         "prometheus": "0.316.0",
         "jaeger": "1.76.0",
