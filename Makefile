@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV := uv==0.13.9
 
-.PHONY: help setup demo stack tools dashboards chart test test-broker test-replay test-stack test-jaeger test-chart test-image \
-    lint format bench lock clean
+.PHONY: help setup demo stack tools dashboards chart test test-broker test-replay test-console test-stack test-jaeger \
+    test-chart test-image lint format bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,22 +39,25 @@ dashboards: $(STAMP) ## write Grafana's dashboards from stack/dashboards.py
 chart: $(STAMP) ## write what the Helm chart has from the settings, the rules and the dashboards
 	$(BIN)/python -m helm.generate
 
-test: $(STAMP) ## every test that needs neither a broker nor programs built with Go
-	$(BIN)/python -m pytest -m "not broker and not tools and not cluster and not image" $(ARGS)
+test: $(STAMP) ## every test that needs neither a broker nor a browser nor programs built with Go
+	$(BIN)/python -m pytest -m "not broker and not tools and not cluster and not image and not browser" $(ARGS)
 
 test-broker: $(STAMP) ## the tests on a real Apache Kafka: needs Java 17 and Maven
-	$(BIN)/python -m pytest -m "broker and not replay and not cluster and not image" $(ARGS)
+	$(BIN)/python -m pytest -m "broker and not replay and not cluster and not image and not browser" $(ARGS)
 
 test-replay: $(STAMP) ## replay on a real Apache Kafka: killed, stopped, fenced and cut off at every step
 	$(BIN)/python -m pytest tests/replay $(ARGS)
 
+test-console: $(STAMP) ## the console in Chromium, on real members too: needs chromium, Java 17, Maven and Go
+	$(BIN)/python -m pytest -m browser $(ARGS)
+
 test-stack: $(STAMP) ## the tests with Jaeger, Prometheus, promtool and compose's reader: needs Go
-	$(BIN)/python -m pytest -m "tools and not broker" --ignore=tests/chart --ignore=tests/cluster $(ARGS)
+	$(BIN)/python -m pytest -m "tools and not broker and not browser" --ignore=tests/chart --ignore=tests/cluster $(ARGS)
 
 test-jaeger: $(STAMP) ## the life of an order on a real Kafka in a real Jaeger, and a collector that is away: needs Java, Maven and Go
 	$(BIN)/python -m pytest tests/jaeger tests/broker/test_life_in_jaeger.py $(ARGS)
 
-test-chart: $(STAMP) ## the Helm chart: rendered, validated, and on a Kubernetes control plane: needs Go
+test-chart: $(STAMP) ## the Helm chart: rendered, validated, and on a Kubernetes control plane: needs Java, Maven and Go
 	$(BIN)/python -m pytest tests/chart tests/cluster $(ARGS)
 
 test-image: $(STAMP) ## the image, built and run: needs root, and Debian's buildah and debootstrap

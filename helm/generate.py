@@ -20,6 +20,7 @@ from streamloop import shutdown
 from streamloop.settings.describe import describe_field, settings_in_order, show
 from streamloop.settings.model import Settings, is_secret
 from streamloop.settings.sums import FETCH_MAX_BYTES, INTERPRETER_BYTES
+from streamloop.settings.units import show_duration
 from streamloop.version import __version__
 
 ROOT: Final = Path(__file__).parent.parent
@@ -40,6 +41,8 @@ SHOWN_VARIABLES: Final = r"(_location|_file|_client_id|_url|token_endpoint.*)$"
 
 BEGIN: Final = "  # begin: made from the settings model by `make chart`"
 END: Final = "  # end of what is made"
+GUIDE_BEGIN: Final = "<!-- begin: made by `make chart` -->"
+GUIDE_END: Final = "<!-- end of what is made -->"
 
 
 def model() -> dict[str, Any]:
@@ -111,6 +114,33 @@ def with_block(text: str) -> str:
     return before + settings_block() + after
 
 
+def ending_table() -> str:
+    """The steps of a shutdown and their bounds, for docs/deploy.md."""
+    settings = Settings.model_construct()  # the defaults
+    ending = shutdown.longest(settings)
+    rows = [
+        ("running handlers finish", settings.drain_timeout, "`settings.drain_timeout`"),
+        ("the groups are left, and what was written is confirmed", shutdown.LEAVE, "fixed"),
+        ("your `on_shutdown` functions", settings.shutdown_timeout, "`settings.shutdown_timeout`"),
+        ("metrics, listeners, logs", shutdown.END, "fixed"),
+        ("the last spans", settings.trace_flush_timeout, "`settings.trace_flush_timeout`"),
+        ("a margin", shutdown.MARGIN, "fixed"),
+        ("**`terminationGracePeriodSeconds`**", ending.grace, "all of them"),
+        ("**`minReadySeconds`**", ending.away, "the first two and the margin"),
+    ]
+    lines = [f"| {what} | {show_duration(seconds)} | {where} |" for what, seconds, where in rows]
+    return "\n".join(["| step | at most | from |", "|---|---|---|", *lines])
+
+
+def guide() -> str:
+    """docs/deploy.md with that table."""
+    before, begin, rest = (ROOT / "docs/deploy.md").read_text(encoding="utf-8").partition(GUIDE_BEGIN)
+    _, end, after = rest.partition(GUIDE_END)
+    if not (begin and end):
+        raise ValueError(f"docs/deploy.md does not have the marks {GUIDE_BEGIN!r} and {GUIDE_END!r}")
+    return f"{before}{begin}\n{ending_table()}\n{end}{after}"
+
+
 def chart_yaml() -> str:
     """Chart.yaml with the package's version."""
     text = (CHART / "Chart.yaml").read_text(encoding="utf-8")
@@ -124,6 +154,7 @@ def generated() -> dict[Path, str]:
     made = {
         CHART / "Chart.yaml": chart_yaml(),
         CHART / "values.yaml": values,
+        ROOT / "docs/deploy.md": guide(),
         CHART / "values.schema.json": json.dumps(values_schema(), indent=2) + "\n",
         CHART / "README.md": readme(values),
         CHART / "files/model.yaml": "# Made from the settings model by `make chart`.\n"

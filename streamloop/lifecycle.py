@@ -585,6 +585,7 @@ class Run:
     async def _drain(self, parts: Parts) -> None:
         """Let running handlers end within the drain time, then leave the groups."""
         self.phase = Phase.DRAINING
+        self.operations.drain()
         core = parts.core
         began = self._watch_thread is not None
         if began:

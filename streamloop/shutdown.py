@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from streamloop.control.link import LEAVE_MARGIN, LEAVE_WITHIN
 from streamloop.kafka.publisher import CLOSE_MARGIN_S
 from streamloop.lifecycle import CANCEL_GRACE, CLOSE_TIMEOUT, PUBLISH_TIMEOUT
+from streamloop.ops.console.application import END_WITHIN
 from streamloop.ops.listener import CLOSE_BOUND
 from streamloop.telemetry.otlp_metrics import FLUSH_BOUND
 
@@ -58,4 +59,6 @@ def longest(settings: Settings) -> Ending:
     """
     left = settings.drain_timeout + LEAVE
     ended = max(left, settings.startup_timeout) + settings.shutdown_timeout + settings.trace_flush_timeout
-    return Ending(left, ended + END)
+    # A replay that was begun on the console is told to stop when the drain begins, and waited for last.
+    console = END_WITHIN if settings.console else 0.0
+    return Ending(left, ended + console + END)

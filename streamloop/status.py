@@ -148,6 +148,8 @@ class LoopStatus:
     held_seconds: dict[str, float]
     publishing: int = 0
     blocked_targets: tuple[str, ...] = ()
+    open_dead_letters: dict[str, int] = field(default_factory=dict)
+    """Dead letters that wait for a decision, by topic; of the topics that this member counts."""
     hanging: tuple[str, ...] = field(default=())
     listening: dict[str, str] = field(default_factory=dict)
     """Where it answers, by the setting that says so."""

@@ -172,7 +172,7 @@ def raw(url: str, request: bytes) -> bytes:
         (b"GARBAGE\r\n\r\n", b"400"),
         (b"GET /metrics HTTP/1.0\r\nContent-Length: many\r\n\r\n", b"400"),
         (b"GET /metrics HTTP/1.0\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", b"431"),
-        (b"POST /metrics HTTP/1.0\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5_000, b"413"),
+        (b"POST /metrics HTTP/1.0\r\nContent-Length: 13000\r\n\r\n" + b"x" * 13_000, b"413"),
         (b"POST /metrics HTTP/1.0\r\nContent-Length: 90000000\r\n\r\n", b"413"),
         (b"GET /startup HTTP/1.0\r\n\r\n", b"200"),
     ],

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from streamloop.cli.main import main
 from streamloop.errors import ConfigurationError, TopicError
-from streamloop.kafka.source_topics import SourceTopic, create_missing, read_topics
-from streamloop.kafka.topics import TopicFacts, Untold
+from streamloop.kafka.source_topics import create_missing, read_topics
+from streamloop.kafka.topics import PlainTopic, TopicFacts, Untold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -35,7 +35,7 @@ topics:
   - {name: audit, partitions: 1e+01}
 """
     orders, refunds, audit = read_topics(file(tmp_path, text))
-    assert orders == SourceTopic(
+    assert orders == PlainTopic(
         "orders",
         12,
         3,
@@ -46,7 +46,7 @@ topics:
             "min.insync.replicas": "2",
         },
     )
-    assert refunds == SourceTopic("refunds", -1, -1, {})
+    assert refunds == PlainTopic("refunds", -1, -1, {})
     assert audit.partitions == 10
 
 
@@ -92,21 +92,21 @@ class Brokers:
     ) -> dict[str, TopicFacts | Untold | None]:
         return {name: self.there.get(name) for name in names}
 
-    def create_all(self, topics: Sequence[NewlyMade], timeout: float) -> dict[str, str]:
+    def create(self, topics: Sequence[NewlyMade], timeout: float) -> dict[str, str]:
         self.made += [topic.name for topic in topics if topic.name not in self.refused]
         return self.refused
 
 
-def created(brokers: Brokers, *wanted: SourceTopic, create: bool = True) -> list[str]:
+def created(brokers: Brokers, *wanted: PlainTopic, create: bool = True) -> list[str]:
     return create_missing(brokers, list(wanted), 1, create=create)  # type: ignore[arg-type]  # a double
 
 
-ORDERS = SourceTopic("orders", 12, 3, {"retention.ms": "1"})
+ORDERS = PlainTopic("orders", 12, 3, {"retention.ms": "1"})
 
 
 def test_missing_topics_are_created_and_those_that_exist_are_left_alone() -> None:
     brokers = Brokers({"refunds": TopicFacts("refunds", "id", 4)})
-    assert created(brokers, ORDERS, SourceTopic("refunds"), SourceTopic("audit")) == [
+    assert created(brokers, ORDERS, PlainTopic("refunds"), PlainTopic("audit")) == [
         "created orders (12 partitions, 3 replicas, retention.ms=1)",
         "refunds is there (4 partitions)",
         "created audit",
@@ -131,7 +131,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing() -> None:
 def test_what_can_not_be_created_or_told_is_an_error_that_names_the_topic_and_the_others_are_made() -> None:
     brokers = Brokers({"secret": Untold("not authorized")}, {"orders": "Cluster authorization failed"})
     with pytest.raises(TopicError) as wrong:
-        created(brokers, ORDERS, SourceTopic("audit"), SourceTopic("secret"))
+        created(brokers, ORDERS, PlainTopic("audit"), PlainTopic("secret"))
     said = str(wrong.value)
     assert "The topic orders could not be created: Cluster authorization failed." in said
     assert "Whether the topic secret exists could not be told: not authorized." in said

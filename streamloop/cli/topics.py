@@ -22,7 +22,7 @@ from streamloop.settings.units import duration
 
 if TYPE_CHECKING:
     from streamloop.cli.target import Loop
-    from streamloop.kafka.source_topics import SourceTopic
+    from streamloop.kafka.topics import PlainTopic
 
 WAIT: Final = "10s"
 """How long it waits for a broker."""
@@ -73,7 +73,7 @@ def topics(
 
 
 def _of_a_file(
-    wanted: list[SourceTopic],
+    wanted: list[PlainTopic],
     wait: float,
     dry_run: bool,
     config: Path | None,

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from streamloop.errors import ConfigurationError, TopicError
-from streamloop.kafka.topics import TopicFacts, Untold
+from streamloop.kafka.topics import BROKERS_CHOICE, PlainTopic, TopicFacts, Untold
 from streamloop.settings.units import count
 
 if TYPE_CHECKING:
@@ -22,25 +21,13 @@ if TYPE_CHECKING:
 
     from streamloop.kafka.topic_admin import TopicAdmin
 
-BROKERS_CHOICE: Final = -1
-"""Partitions or replicas as the broker's defaults say."""
 _SHAPE: Final = (
     "topics: [{name: orders, partitions: 12, replicationFactor: 3, config: {retention.ms: 604800000}}]"
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
-@dataclass(frozen=True, slots=True)
-class SourceTopic:
-    """A topic as it is to be created. -1: as the broker's defaults say."""
-
-    name: str
-    partitions: int = BROKERS_CHOICE
-    replication_factor: int = BROKERS_CHOICE
-    config: Mapping[str, str] = field(default_factory=dict)
-
-
-def read_topics(path: Path) -> list[SourceTopic]:
+def read_topics(path: Path) -> list[PlainTopic]:
     """The topics that a YAML file lists under ``topics``. ConfigurationError says all that is wrong."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -61,10 +48,10 @@ def read_topics(path: Path) -> list[SourceTopic]:
     return topics
 
 
-def _topic(entry: object, where: str, problems: list[str]) -> SourceTopic:
+def _topic(entry: object, where: str, problems: list[str]) -> PlainTopic:
     if not isinstance(entry, Mapping):
         problems.append(f"{where} is not a mapping. It looks like this: {_SHAPE}")
-        return SourceTopic("")
+        return PlainTopic("")
     unknown = set(entry) - {"name", "partitions", "replicationFactor", "config"}
     if unknown:
         problems.append(
@@ -89,7 +76,7 @@ def _topic(entry: object, where: str, problems: list[str]) -> SourceTopic:
     if not isinstance(config, Mapping):
         problems.append(f"{where}: config is not a mapping, such as {{retention.ms: 604800000}}.")
         config = {}
-    return SourceTopic(
+    return PlainTopic(
         str(name),
         numbers["partitions"],
         numbers["replicationFactor"],
@@ -106,9 +93,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def create_missing(
-    admin: TopicAdmin, wanted: list[SourceTopic], timeout: float, *, create: bool
-) -> list[str]:
+def create_missing(admin: TopicAdmin, wanted: list[PlainTopic], timeout: float, *, create: bool) -> list[str]:
     """What was found and done, a sentence a topic.
 
     Without ``create`` nothing is done. Raises BrokersUnreachableError, and TopicError with every topic that
@@ -116,7 +101,7 @@ def create_missing(
     """
     found = admin.describe([topic.name for topic in wanted], timeout, configs=False)
     missing = [topic for topic in wanted if found[topic.name] is None]
-    refused = admin.create_all(missing, timeout) if create and missing else {}
+    refused = admin.create(missing, timeout) if create and missing else {}
     lines, problems = [], []
     for topic in wanted:
         facts = found[topic.name]
@@ -136,7 +121,7 @@ def create_missing(
     return lines
 
 
-def _there(topic: SourceTopic, facts: TopicFacts) -> str:
+def _there(topic: PlainTopic, facts: TopicFacts) -> str:
     if topic.partitions in (BROKERS_CHOICE, facts.partitions):
         return f"{topic.name} is there ({facts.partitions} partitions)"
     return (
@@ -145,7 +130,7 @@ def _there(topic: SourceTopic, facts: TopicFacts) -> str:
     )
 
 
-def _shape(topic: SourceTopic) -> str:
+def _shape(topic: PlainTopic) -> str:
     parts = [f"{topic.partitions} partitions"] if topic.partitions > 0 else []
     if topic.replication_factor > 0:
         parts.append(f"{topic.replication_factor} replicas")

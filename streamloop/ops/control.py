@@ -21,8 +21,10 @@ from streamloop.version import __version__
 
 if TYPE_CHECKING:
     from streamloop.lifecycle import Run
+    from streamloop.ops.console.application import Console
     from streamloop.ops.guard import Guard
     from streamloop.ops.observer import Observer
+    from streamloop.ops.web import Handler
     from streamloop.status import LoopStatus
 
 log = logging.getLogger("streamloop.ops")
@@ -32,8 +34,10 @@ MEMBER: Final = "member"
 """How far a pause reaches."""
 
 
-def control_application(run: Run, observer: Observer, guard: Guard) -> Application:
-    """The application of one run."""
+def control_application(
+    run: Run, observer: Observer, guard: Guard, console: Console | None = None
+) -> Application:
+    """The application of one run. ``console``: None: it is off."""
 
     def status(request: Request) -> Answer:
         everything = guard.may_read(request)
@@ -42,36 +46,10 @@ def control_application(run: Run, observer: Observer, guard: Guard) -> Applicati
     def hold(request: Request, *, held: bool) -> Answer:
         guard.require_act(request)
         body = json_object(request, {"topic": str, "partition": int, "scope": str, "reason": str, "by": str})
-        topic, partition = body.get("topic"), body.get("partition")
-        known = run.topics
-        if topic is not None and topic not in known:
-            raise RefusedError(400, f"this loop does not read that topic; it reads {', '.join(known)}")
-        if partition is not None and (topic is None or partition < 0):
-            raise RefusedError(400, "a partition is a number of 0 or more, and needs its topic")
-        scope = Scope(topic, partition)
-        where = body.get("scope")
-        if where not in (None, GROUP, MEMBER):
-            raise RefusedError(400, f"the field scope is {GROUP} or {MEMBER}")
+        scope = scope_of(run, body.get("topic"), body.get("partition"))
         # Whom the token stands for is not known: what is said of it is taken, beside where it came from.
         by = f"{body['by']} ({request.peer})" if body.get("by") else request.peer
-        if where is None:
-            where = GROUP if run.control is not None and run.control.on else MEMBER
-        if where == GROUP:
-            _for_the_group(run, scope, by, body.get("reason") or "", held=held)
-        if held and where == MEMBER:
-            run.operators.hold(scope, by, (body.get("reason") or "")[:LONGEST_REASON])
-        elif not held:
-            run.operators.release(scope)
-            if run.control is not None and not run.control.on:
-                run.control.forget(scope)
-        log.warning(
-            "control: %s %s by %s, for %s",
-            "paused" if held else "resumed",
-            printable(str(scope)),
-            printable(by),
-            "the group" if where == GROUP else "this member alone",
-            extra={"kind": "operator"},
-        )
+        where = apply_hold(run, scope, by, body.get("reason") or "", held=held, where=body.get("scope"))
         return answer_json({"scope": where, "paused": run.operators.status()})
 
     def group(request: Request) -> Answer:
@@ -93,15 +71,53 @@ def control_application(run: Run, observer: Observer, guard: Guard) -> Applicati
             }
         )
 
-    return Application(
-        {
-            "/status": {"GET": status},
-            "/group": {"GET": group},
-            "/pause": {"POST": lambda request: hold(request, held=True)},
-            "/resume": {"POST": lambda request: hold(request, held=False)},
-        },
-        guard.check_host,
+    routes: dict[str, dict[str, Handler]] = {
+        "/status": {"GET": status},
+        "/group": {"GET": group},
+        "/pause": {"POST": lambda request: hold(request, held=True)},
+        "/resume": {"POST": lambda request: hold(request, held=False)},
+    }
+    if console is not None:
+        routes |= console.routes(list(routes))
+    return Application(routes, guard.check_host)
+
+
+def scope_of(run: Run, topic: str | None, partition: int | None) -> Scope:
+    """What is meant. RefusedError for what this loop does not read."""
+    known = run.topics
+    if topic is not None and topic not in known:
+        raise RefusedError(400, f"this loop does not read that topic; it reads {', '.join(known)}")
+    if partition is not None and (topic is None or partition < 0):
+        raise RefusedError(400, "a partition is a number of 0 or more, and needs its topic")
+    return Scope(topic, partition)
+
+
+def apply_hold(run: Run, scope: Scope, by: str, reason: str, *, held: bool, where: str | None = None) -> str:
+    """Pause or resume it, ``where``: in the group or at this member; None: the group where it has a topic.
+
+    Returns which it was. RefusedError when the group can't be told.
+    """
+    if where not in (None, GROUP, MEMBER):
+        raise RefusedError(400, f"the field scope is {GROUP} or {MEMBER}")
+    if where is None:
+        where = GROUP if run.control is not None and run.control.on else MEMBER
+    if where == GROUP:
+        _for_the_group(run, scope, by, reason, held=held)
+    if held and where == MEMBER:
+        run.operators.hold(scope, by, reason[:LONGEST_REASON])
+    elif not held:
+        run.operators.release(scope)
+        if run.control is not None and not run.control.on:
+            run.control.forget(scope)
+    log.warning(
+        "control: %s %s by %s, for %s",
+        "paused" if held else "resumed",
+        printable(str(scope)),
+        printable(by),
+        "the group" if where == GROUP else "this member alone",
+        extra={"kind": "operator"},
     )
+    return where
 
 
 def _status(observer: Observer, *, everything: bool) -> dict[str, Any]:

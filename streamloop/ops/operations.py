@@ -11,6 +11,8 @@ import os
 from typing import TYPE_CHECKING
 
 from streamloop.dlq.counting import DeadLetterCounter, counted_of
+from streamloop.ops.console.application import Console
+from streamloop.ops.console.letters import desk_of
 from streamloop.ops.control import control_application
 from streamloop.ops.guard import Guard
 from streamloop.ops.listener import Listener
@@ -40,6 +42,7 @@ class Operations:
         self._observer: Observer | None = None
         self._listeners: list[Listener] = []
         self._push: OtlpPush | None = None
+        self._console: Console | None = None
         self._counter: DeadLetterCounter | None = None
 
     def open(self) -> None:
@@ -54,8 +57,13 @@ class Operations:
                 self._listen("ops_address", settings.ops_address, probes_application(observer))
             if settings.control_address is not None:
                 guard = Guard(settings.control_read_token, settings.control_act_token, settings.control_hosts)
+                if settings.console:
+                    desk, why_none = desk_of(run)
+                    self._console = Console(run, observer, guard, desk, why_none=why_none)
                 self._listen(
-                    "control_address", settings.control_address, control_application(run, observer, guard)
+                    "control_address",
+                    settings.control_address,
+                    control_application(run, observer, guard, self._console),
                 )
         except BaseException:
             self._close()
@@ -106,6 +114,11 @@ class Operations:
         except Exception:
             log.exception("what the listeners show could not be renewed", extra={"kind": "ops"})
 
+    def drain(self) -> None:
+        """The drain begins: what was begun on the console ends, too."""
+        if self._console is not None:
+            self._console.drain()
+
     async def close(self) -> None:
         """Push once more, and answer nobody any more. Takes at most some seconds, off the event loop."""
         if self._observer is not None:
@@ -113,6 +126,8 @@ class Operations:
             await in_daemon_thread(self._close)
 
     def _close(self) -> None:
+        if self._console is not None:
+            self._console.close()
         if self._counter is not None:
             self._counter.close()
         if self._push is not None:

@@ -490,6 +490,17 @@ class Settings(HandlerSettings):
     """Token for acting (/pause, /resume). none: nobody may."""
     control_act_token_file: Annotated[Text | None, NoneWord] = None
     """A file that holds that token."""
+    control_tls: bool = False
+    """Whether browsers reach the control address through a proxy that speaks TLS. Marks cookies as Secure."""
+    console: bool = False
+    """Whether the console, a web page for operators, is served on the control address, at /console/."""
+    jaeger_url: Annotated[Annotated[Text, AfterValidator(units.web_address)] | None, NoneWord] = None
+    """Jaeger's query API as this member reaches it, for traces on the console, such as http://jaeger:16686.
+
+    none: no traces are drawn.
+    """
+    jaeger_link: Annotated[Annotated[Text, AfterValidator(units.web_address)] | None, NoneWord] = None
+    """Jaeger's own page as a browser reaches it: trace ids become links to it. none: no links."""
     control_topic: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = "auto"
     """The topic in which the group's members tell each other how they are and what operators hold.
 

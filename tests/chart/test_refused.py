@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from streamloop import shutdown
+from streamloop.settings import Settings
 from tests.chart.rendered import CHART, with_base
 from tests.tools.helm import HelmError
 
@@ -52,6 +54,8 @@ def test_the_schema_names_the_value_and_what_it_has_to_be(
     assert SECRET not in found
 
 
+ENDING = shutdown.longest(Settings.load({}, env={}).settings)
+GRACE, AWAY = ENDING.grace, ENDING.away
 SASL = {"auth": {"sasl": {"existingSecret": "login"}}}
 
 
@@ -60,11 +64,11 @@ SASL = {"auth": {"sasl": {"existingSecret": "login"}}}
     [
         (
             {"terminationGracePeriodSeconds": 30},
-            "terminationGracePeriodSeconds is 30 but a pod may need 65 s to end",
+            f"terminationGracePeriodSeconds is 30 but a pod may need {GRACE:g} s to end",
         ),
         (
             {"settings": {"drain_timeout": "2m"}, "terminationGracePeriodSeconds": 120},
-            "set it to at least 160",
+            f"set it to at least {GRACE + 95:g}",
         ),
         ({"minReadySeconds": 24}, "minReadySeconds is 24 but a pod drains for up to 25 s"),
         (
@@ -72,10 +76,13 @@ SASL = {"auth": {"sasl": {"existingSecret": "login"}}}
             "minReadySeconds is 30 but a pod drains for up to 35 s",
         ),
         (
-            {"progressDeadlineSeconds": 44},
-            "progressDeadlineSeconds is 44, not more than minReadySeconds (44)",
+            {"progressDeadlineSeconds": int(AWAY)},
+            f"progressDeadlineSeconds is {AWAY:g}, not more than minReadySeconds ({AWAY:g})",
         ),
-        ({"settings": {"termination_grace": "2m"}}, "settings.termination_grace is 2m but the pod has 65 s"),
+        (
+            {"settings": {"termination_grace": "2m"}},
+            f"settings.termination_grace is 2m but the pod has {GRACE:g} s",
+        ),
         ({"settings": {"ops_address": "127.0.0.1:9464"}}, "can't reach it. Set it to 0.0.0.0:9464"),
         ({"settings": {"ops_address": "none"}}, "probes and metrics need an address with a port"),
         ({"settings": {"ops_address": "0.0.0.0:0"}}, "probes and metrics need an address with a port"),

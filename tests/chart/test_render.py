@@ -143,6 +143,7 @@ def different(name: str, rng: random.Random) -> Any:
         "retry_topic_name": "{topic}.{group}.again.{delay}",
         "dead_letter_topic_name": "{topic}.{group}.dead",
         "replay_topic_name": "{topic}.{group}.once-more",
+        "control_topic_name": "{group}.talk",
         "ops_address": "0.0.0.0:9999",
         "control_address": "127.0.0.1:9998",
         "jaeger_url": "http://jaeger:16686",
@@ -293,6 +294,28 @@ def test_static_membership_gives_each_pod_its_name_in_the_group(helm: Helm) -> N
     # The variable is that property, as streamloop reads it.
     settings = Settings.load(env={"STREAMLOOP_KAFKA__CONSUMER__GROUP_INSTANCE_ID": "billing-0"}).settings
     assert settings.kafka.consumer == {"group.instance.id": "billing-0"}
+
+
+def test_a_member_of_a_stateful_set_is_not_warned_of_its_static_membership(
+    helm: Helm, tmp_path: Path
+) -> None:
+    settings = loaded(helm.template(CHART, "-f", CHART / "ci/statefulset-values.yaml"), tmp_path).settings
+
+    def warned(member: str, instance: str) -> bool:
+        given = {"STREAMLOOP_MEMBER": member, "STREAMLOOP_KAFKA__CONSUMER__GROUP_INSTANCE_ID": instance}
+        made = Settings.load(env=given, yaml_path=tmp_path / "streamloop.yaml").settings
+        found = check_sums(made, [], lambda: None)
+        return "kafka.consumer.group.instance.id" in {each.setting for each in found}
+
+    assert settings.group_protocol == "classic"
+    assert not warned("billing-streamloop-0", "billing-streamloop-0")
+    assert warned("billing-streamloop-5c5b6d7f9b-x2x9z", "billing-streamloop-5c5b6d7f9b-x2x9z")
+    assert warned("billing-streamloop-1", "billing-streamloop-0")
+
+
+def test_recreate_takes_no_fields_of_a_rolling_update(helm: Helm) -> None:
+    values = with_base({"strategy": {"type": "Recreate"}})
+    assert one(helm.template(CHART, values=values), "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 
 
 def test_without_static_membership_a_statefulset_names_nobody(helm: Helm) -> None:

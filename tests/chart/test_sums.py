@@ -131,6 +131,10 @@ def test_the_bounds_are_those_that_the_program_has() -> None:
         {},
         {"retry_topics": []},
         {"retry_topics": "none"},
+        {"retry_topics": [], "dead_letter": False},
+        {"strict_order": True},
+        {"strict_order": True, "dead_letter": False},
+        {"dead_letter": False, "retry_topics": [], "consumers": {"charge": {"dead_letter": True}}},
         {"retry_topics": [], "consumers": {"charge": {"retry_topics": ["30s"]}}},
         {"high_watermark_bytes": "1GiB", "retry_high_watermark_bytes": 1_000_000, "prefetch_bytes": "4Mi"},
         {"producer_queue_bytes": "1MB", "kafka": {"consumer": {"fetch.max.bytes": 1_000_000}}},
@@ -144,8 +148,9 @@ def test_the_memory_that_is_needed_is_the_same_sum(helm: Helm, settings: dict[st
         {"settings": settings, "resources": {"limits": {"memory": "8Gi"}}},
     )
     made = Settings.load(settings, env={}).settings
-    reads = any(made.for_consumer(name).retry_topics for name in [*made.consumers, "any other"])
-    assert int(found["needed"]) == memory_needed(made, retry_topics=reads)
+    own = [made.for_consumer(name) for name in [*made.consumers, "any other"]]
+    reads = any(each.retry_topics or each.dead_letter for each in own)
+    assert int(found["needed"]) == memory_needed(made, second_consumer=reads)
 
 
 def test_keda_looks_at_every_topic_that_may_hold_messages_with_the_group_that_reads_it(helm: Helm) -> None:
@@ -161,7 +166,7 @@ def test_keda_looks_at_every_topic_that_may_hold_messages_with_the_group_that_re
             {"retry_topics": topic["retryTopics"]} if "retryTopics" in topic else {},
         )
         wanted.append((topic["name"], "billing"))
-        replay = [own.replay_topic(topic["name"])] if hasattr(own, "replay_topic") else []
+        replay = [own.replay_topic(topic["name"])] if own.dead_letter else []
         wanted += [(name, "billing.retry") for name in [*own.retry_topic_names(topic["name"]), *replay]]
     assert found == wanted
 

@@ -145,10 +145,7 @@ PROMETHEUS_CRDS = Files(
     "example/prometheus-operator-crd",
     "github.com/prometheus-operator/prometheus-operator",
 )
-TOOLS = (
-    *(COMPOSE, GRAFANA, PROMTOOL, PROMETHEUS, JAEGER),
-    *(HELM, *CONTROL_PLANE, KEDA_CRDS, PROMETHEUS_CRDS),
-)
+TOOLS = (COMPOSE, GRAFANA, PROMTOOL, PROMETHEUS, JAEGER, HELM, *CONTROL_PLANE, KEDA_CRDS, PROMETHEUS_CRDS)
 
 
 def build(tool: Tool) -> Path:

@@ -1,4 +1,4 @@
-"""The fixtures `jaeger`, `prometheus`, `promtool`, `compose`, `grafana`, `helm`; the rule without Go.
+"""The fixtures `jaeger`, `prometheus`, `promtool`, `compose`, `grafana`, `helm`; what if there is no Go.
 
 A test that asks for one of them bears the marker `tools`; one that starts programs by itself names them in
 it: @pytest.mark.tools("jaeger"). Where Go is missing it is skipped, with one line that says what to install;

@@ -40,14 +40,14 @@ The settings file, and the sums that follow from it. What the chart knows (paths
 {{- toYaml $settings -}}
 {{- end -}}
 
-{{/* A setting in force as far as the chart knows: the value, else the model's default. (list $ name) */}}
+{{/* A setting in force as far as the chart knows: the value, else the model's default, and whether it was given. (list $ name) */}}
 {{- define "streamloop.setting" -}}
 {{- $root := index . 0 -}}{{- $name := index . 1 -}}
 {{- $value := get $root.Values.settings $name -}}
 {{- if or (kindIs "invalid" $value) (not (hasKey $root.Values.settings $name)) -}}
 {{- $value = get (fromYaml (include "streamloop.model" $root)).defaults $name -}}
 {{- end -}}
-{{- toJson (dict "value" $value) -}}
+{{- toJson (dict "value" $value "given" (and (hasKey $root.Values.settings $name) (not (kindIs "invalid" (get $root.Values.settings $name))))) -}}
 {{- end -}}
 
 {{/* Seconds of a duration setting in force: (list $ name) */}}
@@ -140,14 +140,41 @@ Kubernetes notes when a pod became ready without its fraction of a second, and n
 {{- printf "%.0f" $sum -}}
 {{- end -}}
 
-{{/* Whether any consumer has retry topics, as far as the chart knows. */}}
+{{/*
+Whether a second Consumer reads, as far as the chart knows: retry topics, or replay topics, which belong to dead letters. It has
+watermarks and a prefetch of its own.
+*/}}
 {{- define "streamloop.readsRetryTopics" -}}
-{{- $reads := not (empty (fromYaml (include "streamloop.items" (fromJson (include "streamloop.setting" (list . "retry_topics"))).value)).items) -}}
-{{- range $name, $own := default dict .Values.settings.consumers -}}
-{{- if not (empty (fromYaml (include "streamloop.items" (get (default dict $own) "retry_topics"))).items) -}}{{- $reads = true -}}{{- end -}}
+{{- $names := list "" -}}
+{{- range $name, $_ := default dict .Values.settings.consumers -}}{{- $names = append $names $name -}}{{- end -}}
+{{- $reads := false -}}
+{{- range $names -}}
+{{- $topic := dict "consumer" . -}}
+{{- if (fromYaml (include "streamloop.retryDelays" (list $ $topic))).items -}}{{- $reads = true -}}{{- end -}}
+{{- if eq (include "streamloop.hasReplayTopic" (list $ $topic)) "true" -}}{{- $reads = true -}}{{- end -}}
 {{- end -}}
 {{- range .Values.topics -}}{{- if .retryTopics -}}{{- $reads = true -}}{{- end -}}{{- end -}}
 {{- $reads -}}
+{{- end -}}
+
+{{/* The delays of the retry topics of a source topic, as YAML under `items`: (list $ topic) */}}
+{{- define "streamloop.retryDelays" -}}
+{{- $root := index . 0 -}}{{- $topic := index . 1 -}}
+{{- $delays := (fromYaml (include "streamloop.items" (fromJson (include "streamloop.topicSetting" (list $root $topic "retry_topics"))).value)).items -}}
+{{- /* A strict order excludes the default ones. */ -}}
+{{- $strict := (fromJson (include "streamloop.topicSetting" (list $root $topic "strict_order"))).value -}}
+{{- if and (eq (toString $strict) "true") (not (fromJson (include "streamloop.topicSetting" (list $root $topic "retry_topics"))).given) -}}
+{{- $delays = list -}}
+{{- end -}}
+{{- if hasKey $topic "retryTopics" -}}{{- $delays = $topic.retryTopics -}}{{- end -}}
+{{- toYaml (dict "items" $delays) -}}
+{{- end -}}
+
+{{/* Whether a source topic has a replay topic: where dead letters come back. (list $ topic) */}}
+{{- define "streamloop.hasReplayTopic" -}}
+{{- $root := index . 0 -}}{{- $topic := index . 1 -}}
+{{- $named := hasKey (fromYaml (include "streamloop.model" $root)).defaults "replay_topic_name" -}}
+{{- and $named (ne (toString (fromJson (include "streamloop.topicSetting" (list $root $topic "dead_letter"))).value) "false") -}}
 {{- end -}}
 
 {{/* A setting of the consumer that reads a topic: (list $ topic name) */}}
@@ -156,7 +183,7 @@ Kubernetes notes when a pod became ready without its fraction of a second, and n
 {{- $found := fromJson (include "streamloop.setting" (list $root $name)) -}}
 {{- range $consumer, $own := default dict $root.Values.settings.consumers -}}
 {{- if and $topic.consumer (eq (include "streamloop.consumerKey" $consumer) (include "streamloop.consumerKey" $topic.consumer)) (hasKey (default dict $own) $name) -}}
-{{- $found = dict "value" (get $own $name) -}}
+{{- $found = dict "value" (get $own $name) "given" true -}}
 {{- end -}}
 {{- end -}}
 {{- toJson $found -}}
@@ -167,15 +194,15 @@ Kubernetes notes when a pod became ready without its fraction of a second, and n
 {{- $root := index . 0 -}}{{- $topic := index . 1 -}}
 {{- $group := $root.Values.settings.group -}}
 {{- $found := list -}}
-{{- $delays := (fromYaml (include "streamloop.items" (fromJson (include "streamloop.topicSetting" (list $root $topic "retry_topics"))).value)).items -}}
-{{- if hasKey $topic "retryTopics" -}}{{- $delays = $topic.retryTopics -}}{{- end -}}
+{{- $delays := (fromYaml (include "streamloop.retryDelays" (list $root $topic))).items -}}
 {{- $template := (fromJson (include "streamloop.topicSetting" (list $root $topic "retry_topic_name"))).value -}}
 {{- range $delays -}}
 {{- $delay := include "streamloop.showDuration" (include "streamloop.seconds" .) -}}
 {{- $found = append $found ($template | replace "{topic}" $topic.name | replace "{group}" $group | replace "{delay}" $delay) -}}
 {{- end -}}
-{{- with (fromJson (include "streamloop.topicSetting" (list $root $topic "replay_topic_name"))).value -}}
-{{- $found = append $found (. | replace "{topic}" $topic.name | replace "{group}" $group) -}}
+{{- if eq (include "streamloop.hasReplayTopic" (list $root $topic)) "true" -}}
+{{- $replay := (fromJson (include "streamloop.topicSetting" (list $root $topic "replay_topic_name"))).value -}}
+{{- $found = append $found ($replay | replace "{topic}" $topic.name | replace "{group}" $group) -}}
 {{- end -}}
 {{- toYaml (dict "items" $found) -}}
 {{- end -}}
