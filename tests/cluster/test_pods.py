@@ -227,9 +227,9 @@ def test_a_pod_of_a_stateful_set_comes_back_as_the_same_member_and_no_partition_
 
     def settled() -> bool:
         owned = owners(kafka, group)
-        return set(owned) == set(names) and sum(map(len, owned.values())) == 6
+        return set(owned) == set(names) and all(len(parts) == 2 for parts in owned.values())
 
-    wait_until(settled, 60, lambda: f"three members with all partitions; {owners(kafka, group)}")
+    wait_until(settled, 60, lambda: f"three members with two partitions each; {owners(kafka, group)}")
     produce()
     wait_until(lambda: len(handled(*pods)) == produced, 60, "the first messages")
     before = owners(kafka, group)
