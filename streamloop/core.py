@@ -144,8 +144,8 @@ class Core:
         self._ids = count(1)
         self._router = Router(topics, group, tracing)
         self._futures: dict[int, asyncio.Future[None]] = {}
-        self._publishing: dict[int, Outgoing] = {}
-        """What handlers wait for, by the same ids."""
+        self._waits: dict[int, list[str]] = {}
+        """By id() of a record that is handled: the topics that its handler waits to have published to."""
         self._used: set[str] = set()
         """Topics that handlers have published to."""
         self._missing: set[str] = set()
@@ -470,12 +470,12 @@ class Core:
         number = next(self._ids)
         future: asyncio.Future[None] = self._loop.create_future()
         self._futures[number] = future
-        self._publishing[number] = outgoing
-        if outgoing.topic not in self._used:
-            self._first_use(outgoing)
+        self._waits.setdefault(id(outgoing.source), []).append(outgoing.topic)
         assert self._publisher is not None
         tracing = self.tracing
         try:
+            if outgoing.topic not in self._used:
+                self._first_use(outgoing)
             headers = outgoing.headers if tracing is None else tracing.publishing(number, outgoing)
             self._publisher.submit(
                 [
@@ -492,7 +492,10 @@ class Core:
             await future
         finally:
             del self._futures[number]
-            del self._publishing[number]
+            waits = self._waits[id(outgoing.source)]
+            waits.remove(outgoing.topic)
+            if not waits:
+                del self._waits[id(outgoing.source)]
             if future.cancelled():  # with the handler that waited for it
                 self._publisher.cancel([number])
                 if tracing is not None:
@@ -528,10 +531,7 @@ class Core:
 
     def waits_for(self, records: Sequence[Record]) -> str:
         """The topics that the handlers of these wait to have published to; empty: none. From any thread."""
-        raws = {id(record.message) for record in records}
-        topics = {
-            each.topic for each in list(self._publishing.values()) if each.source and id(each.source) in raws
-        }
+        topics = {topic for record in records for topic in list(self._waits.get(id(record.message), ()))}
         return ", ".join(
             f"{topic} (no such topic)" if topic in self._missing else topic for topic in sorted(topics)
         )

@@ -31,7 +31,7 @@ CONTROL: Final = LEAVE_WITHIN + LEAVE_MARGIN
 END: Final = CONTROL + FLUSH_BOUND + LISTENERS + LOGS
 """Seconds after on_shutdown for the control topic, metrics, listeners and logs."""
 MARGIN: Final = 3.0
-"""Seconds between the last bound and SIGKILL."""
+"""Seconds between a bound and what relies on it: SIGKILL, or the next pod of a roll-out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ class Ending:
 
     left: float
     ended: float
+
+    @property
+    def away(self) -> float:
+        """How long to wait before the next member may be ended, so that only one is away."""
+        return self.left + MARGIN
 
     @property
     def grace(self) -> float:

@@ -37,7 +37,7 @@ TELLS: Final = {
     table.EXPORT_FAILURES.name,
     table.DROPPED_SPANS.name,
 }
-"""What may differ because of the collector, and has to."""
+"""What may differ because of the collector."""
 CLOCKS: Final = {
     table.ITERATIONS.name,
     f"{table.ITERATION.name}_count",

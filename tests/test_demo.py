@@ -152,3 +152,17 @@ def test_H3_a_small_run_of_the_service_killed_half_way_loses_nothing(
     assert (sums["handled_after_replay"], sums["still_dead"]) == (2, 2)
     assert sums["retried"] > 0
     assert 0 < sums["max_in_flight"] <= sums["high_watermark"] + 500
+
+
+def test_while_nothing_can_move_the_line_says_why(whole: Sums) -> None:
+    class Started:
+        def __init__(self, **status: Any) -> None:
+            self.status = status
+
+    whole.progress.services = [Started()]  # type: ignore[list-item]
+    assert "starting and joining the group: the embedded broker takes 3 s" in whole.progress.line()
+    assigned = {"partitions": [{"held": {"watermark": ""}}], "intakes": [{"buffered": 7}]}
+    whole.progress.services = [Started(**assigned)]  # type: ignore[list-item]
+    assert whole.progress.line().endswith("in flight    7  held watermark 1")
+    whole.progress.services.append(Started(partitions=[]))  # type: ignore[arg-type]
+    assert "waits for the killed member: its session ends after 6 s" in whole.progress.line()

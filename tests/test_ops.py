@@ -128,8 +128,9 @@ def test_a_handler_that_does_not_come_back_after_its_time_out_is_named_with_its_
         live = wait_until(lambda: failing(loop), 20, "the failure")
         [reason] = live.json["reasons"]
         assert reason.startswith("handler charge did not come back after its time-out of orders/0/0")
-        ready = loop.ops("/ready")
-        assert ready.status == 503
+        # The run ends of it a moment later.
+        ready = wait_until(lambda: (said := loop.ops("/ready")).status == 503 and said, 20, "not ready")
+        assert ready
         assert "kill_after" in ready.json["reasons"][0]
         release.set()
         loop._thread.join(30)

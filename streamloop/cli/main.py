@@ -28,6 +28,7 @@ from streamloop.cli.pause import pause, resume
 from streamloop.cli.plan import plan
 from streamloop.cli.target import load_loop
 from streamloop.cli.top import top
+from streamloop.cli.topics import topics
 from streamloop.cli.trace import trace
 from streamloop.errors import StreamLoopError
 from streamloop.settings import ConsumerSettings, Row, Settings, describe, json_schema
@@ -190,6 +191,7 @@ main.add_command(dlq)
 main.add_command(doctor)
 main.add_command(plan)
 main.add_command(top)
+main.add_command(topics)
 main.add_command(trace)
 
 

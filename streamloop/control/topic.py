@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from streamloop.kafka.topics import TopicFacts, Untold
+from streamloop.kafka.topics import PlainTopic, TopicFacts, Untold
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,7 +99,7 @@ def find(
         in_sync = max((each.min_insync_replicas or 0 for each in known), default=0)
         if in_sync > 1:
             config["min.insync.replicas"] = str(in_sync)
-        refused = admin.create(name, 1, factor, config, timeout)
+        refused = admin.create([PlainTopic(name, 1, factor, config)], timeout).get(name)
         if refused is not None:
             return Off(f"the topic {name} does not exist and could not be created ({refused})")
         created = True

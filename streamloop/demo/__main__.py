@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 ORDERS: Final = 20_000
 TIME_LIMIT: Final = 75.0
 """Seconds after which the demo gives up."""
+SESSION: Final = 6
+"""Seconds after which the group goes on without a member that was killed."""
 GROUP: Final = "billing"
 DEAD_TOPIC: Final = f"{TOPIC}.{GROUP}.dlq"
 MENDED: Final = "mended"
@@ -106,7 +108,7 @@ class Service:
                     "--group-protocol",
                     "classic",
                     "--set",
-                    "kafka.consumer.session.timeout.ms=6000",
+                    f"kafka.consumer.session.timeout.ms={SESSION * 1000}",
                     "--set",
                     "kafka.consumer.heartbeat.interval.ms=1000",
                 ],
@@ -251,9 +253,23 @@ class Progress:
         handled, dead = self.before or (self.journal.handled, self.dead.origins)
         return self.expected.produced - len(handled) - len(dead)
 
+    @property
+    def pause(self) -> str:
+        """Why nothing moves now; empty when something may."""
+        if self.services[-1].status.get("partitions"):
+            return ""
+        if len(self.services) == 1:
+            return "  starting and joining the group: the embedded broker takes 3 s for that"
+        return f"  the group still waits for the killed member: its session ends after {SESSION} s"
+
     def line(self) -> str:
         """One line for people."""
         status = self.services[-1].status
+        if pause := self.pause:
+            return (
+                f"{time.monotonic() - self.began:5.1f} s  handled {len(self.journal.handled):6,} of "
+                f"{self.expected.produced:,}{pause}"
+            )
         partitions = status.get("partitions", ())
         buffered = sum(intake["buffered"] for intake in status.get("intakes", ()))
         held = Counter(reason for each in partitions for reason in each["held"])

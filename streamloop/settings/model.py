@@ -516,7 +516,11 @@ class Settings(HandlerSettings):
     metrics_exporter: Annotated[Literal["auto", "otlp", "none"], Word] = "auto"
     """Whether metrics are pushed over OTLP. auto: when OTEL_METRICS_EXPORTER or an OTLP endpoint is set."""
 
-    tracing: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = "auto"
+    tracing: Annotated[
+        Literal["auto", "on", "off"],
+        BeforeValidator(_switch),
+        WithJsonSchema({"enum": ["auto", "on", "off", True, False]}),
+    ] = "auto"
     """Whether messages are traced. auto: when the program has set a TracerProvider, or OTEL_TRACES_EXPORTER
     or an OTLP endpoint is set. on: also without, to OpenTelemetry's default endpoint.
     """

@@ -346,7 +346,7 @@ def test_health_status_and_metrics_of_a_run(
         for name, each in metrics.items():
             for labels in each:
                 assert dict(labels).get("group", group) == group, name
-                assert ("group" in dict(labels)) == name.startswith("loop_"), name
+                assert ("group" in dict(labels)) == name.startswith(("loop_", "process_")), name
                 assert not {"key", "offset", "message"} & set(dict(labels)), name
         release.set()
         running.until(lambda: kafka.lag(group, source) == 0, what="the commit of all")

@@ -44,7 +44,9 @@ class Shop:
         self.kafka.create_topic(self.partitions, name=self.source)
         names = [self.dead, self.replay, *([self.retry_topic] if self.retry else [])]
         for name in names:
-            self.kafka.create_topic(self.partitions, name=name, config={"max.message.bytes": ROOM, "retention.ms": "-1"})
+            self.kafka.create_topic(
+                self.partitions, name=name, config={"max.message.bytes": ROOM, "retention.ms": "-1"}
+            )
 
     @property
     def dead(self) -> str:

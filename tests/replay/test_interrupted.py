@@ -77,7 +77,9 @@ def live_group(shop: Shop) -> Iterator[dict[int, int]]:
 
     with Running(loop) as running:
         yield handled
-        running.until(lambda: len(handled) == LETTERS, what=f"{LETTERS} messages, of which {len(handled)} came")
+        running.until(
+            lambda: len(handled) == LETTERS, what=f"{LETTERS} messages, of which {len(handled)} came"
+        )
 
 
 @pytest.mark.parametrize(("point", "times", "cut"), POINTS)

@@ -1,7 +1,8 @@
 """Grafana's dashboards and data sources: made from code, complete, and about metrics that exist."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from stack.dashboards import FOLDER, rendered
 from tests.stack.names import METRICS, ROOT, named
+from tests.tools import Grafana
 
 PROVISIONING = ROOT / "stack" / "grafana" / "provisioning"
 BOARDS = sorted(rendered())
@@ -40,6 +42,38 @@ def test_the_files_are_what_the_code_makes() -> None:
 def test_the_sdk_of_grafana_reads_a_dashboard_and_loses_nothing(name: str) -> None:
     read = Dashboard.from_json(board(name))
     assert json.loads(JSONEncoder().encode(read)) == board(name)
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_strict_decoder_of_grafana_finds_nothing_wrong(name: str, grafana: Grafana) -> None:
+    assert grafana.problems(FOLDER / name) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda board, _panel: board.update(titel="x"), "unexpected field 'titel'"),
+        (lambda _board, panel: panel.update(title=5), "title: json: cannot unmarshal number"),
+        (
+            lambda _board, panel: panel["options"].update(legnd={}),
+            "options.Options: unexpected field 'legnd'",
+        ),
+        (lambda _board, panel: panel["targets"][0].update(exprr="x"), "unexpected field 'exprr'"),
+        (
+            lambda _board, panel: panel["fieldConfig"]["defaults"]["custom"].update(lineWidht=1),
+            "unexpected field 'lineWidht'",
+        ),
+    ],
+)
+def test_the_strict_decoder_finds_a_mistake_in_what_belongs_to_a_kind_of_panel(
+    spoil: Callable[[dict[str, Any], dict[str, Any]], None], said: str, grafana: Grafana, tmp_path: Path
+) -> None:
+    spoilt = board(BOARDS[0])
+    spoil(spoilt, next(panel for panel in spoilt["panels"] if panel["type"] == "timeseries"))
+    path = tmp_path / "board.json"
+    path.write_text(json.dumps(spoilt), encoding="utf-8")
+    [problem] = grafana.problems(path)
+    assert said in problem
 
 
 @pytest.mark.parametrize("name", BOARDS)
