@@ -199,16 +199,25 @@ def test_a_replay_that_runs_when_the_member_drains_is_stopped_and_waited_for(
     desk = FakeDesk()
     desk.hold.clear()
     monkeypatch.setattr(operations, "desk_of", lambda _run: (desk, ""))
+    finish = threading.Event()
+
+    def handle(_value: bytes) -> None:
+        finish.wait(30)
+
     with RunningLoop(
-        nothing, console=True, control_act_token=ACT, control_read_token=READ, control_topic="off"
+        handle, console=True, control_act_token=ACT, control_read_token=READ, control_topic="off"
     ) as loop:
-        wait_until(lambda: loop.ops("/ready").status == 200, 20, "readiness")
+        loop.send(b"1")
+        wait_until(lambda: loop.metric("loop_running_handlers") == 1, 20, "the handler")
         browser = Browser(loop)
         browser.sign_in()
         job = begun(browser.post("replay", {"where": {}, "plan": {}}))
         wait_until(lambda: browser.get(f"job?id={job}").json["progress"], 10, "progress")
+        loop.loop.stop()
+        assert desk.stopped.wait(10)  # while the handler still runs
+        assert browser.post("replay", {"where": {}, "plan": {}}).status == 503
+        finish.set()
         loop.stop()
-        assert desk.stopped.is_set()
         assert loop.result is not None
         assert loop.result.exit_code == 0
 
