@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV := uv==0.13.9
 
-.PHONY: help setup demo stack tools dashboards test test-broker test-stack test-jaeger lint format bench lock clean
+.PHONY: help setup demo stack tools dashboards test test-broker test-replay test-stack test-jaeger lint format bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,7 +39,10 @@ test: $(STAMP) ## every test that needs neither a broker nor programs built with
 	$(BIN)/python -m pytest -m "not broker and not tools" $(ARGS)
 
 test-broker: $(STAMP) ## the tests on a real Apache Kafka: needs Java 17 and Maven
-	$(BIN)/python -m pytest -m broker $(ARGS)
+	$(BIN)/python -m pytest -m "broker and not replay" $(ARGS)
+
+test-replay: $(STAMP) ## replay on a real Apache Kafka: killed, stopped, fenced and cut off at every step
+	$(BIN)/python -m pytest tests/replay $(ARGS)
 
 test-stack: $(STAMP) ## the tests with Jaeger, Prometheus, promtool and compose's reader: needs Go
 	$(BIN)/python -m pytest -m "tools and not broker" $(ARGS)

@@ -75,18 +75,18 @@ def consumer_spec(build: HandlerBuild, topics: Topics) -> ConsumerSpec:
         plan=settings.retry_plan(build.delay),
         dead_letters_per_minute=settings.dead_letter_max_per_minute,
         batch_size=build.handler.batch_size,
-        topics=tuple(name for each in sources for name in (each.name, *(retry.name for retry in each.retry))),
+        topics=tuple(name for each in sources for name in (each.name, *topics.own_names_of(each))),
         error_types=tuple(dict.fromkeys(map(name_of_class, listed))),
     )
 
 
 def build_engine(assembly: Assembly, topics: Topics, bounds: Bounds) -> tuple[Engine, list[Capacity]]:
-    """The engine and the capacity of each intake: source topics first, retry topics (if any) second."""
+    """The engine and the capacity of each intake: source topics first, retry and replay topics second."""
     settings = assembly.settings
     capacities = [
         Capacity(settings.high_watermark_messages, settings.high_watermark_bytes, settings.low_watermark)
     ]
-    if topics.retry_names:
+    if topics.own_names:
         capacities.append(
             Capacity(
                 settings.retry_high_watermark_messages,
@@ -160,7 +160,7 @@ def make_preparer(
     wall: Callable[[], float] = time.time,
 ) -> Callable[[TopicPartition, list[Record]], None]:
     """What reads our headers from records of our own retry topics, on the poller's thread."""
-    return RetryWait(topics.delay_of, group, clock=clock, wall=wall)
+    return RetryWait(topics.delay_of, group, anew=topics.is_replay, clock=clock, wall=wall)
 
 
 def stall_after(settings: Settings) -> float:
@@ -220,13 +220,13 @@ def make_poller(
 
     def policy(topic: str) -> StartPolicy:
         own = policies[topics.source_of(topic).name]
-        # Retry topics are read from their beginning: what is there was routed by this group.
+        # These are read from their beginning: what is there was routed or replayed by this group.
         return StartPolicy("earliest", own.out_of_range) if retries else own
 
     return Poller(
         name="retry" if retries else "source",
         intake=int(retries),
-        topics=topics.retry_names if retries else list(topics.sources),
+        topics=topics.own_names if retries else list(topics.sources),
         capacity=capacity,
         options=PollerOptions(
             group=settings.group,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from streamloop.engine import events as ev
 from streamloop.errors import PublishError, StreamLoopError
-from streamloop.kafka.headers import read_routing
+from streamloop.kafka.headers import headers_of, read_routing
 from streamloop.kafka.publisher import PublishRequest, Report, ReportKind
 from streamloop.routing import Router, TargetFacts
 from streamloop.runners.aio import AsyncRunner
@@ -127,7 +127,7 @@ class Core:
         """How many notices of each kind there were."""
         self.tracing = tracing
         if tracing is not None:
-            tracing.know(topics.is_source)
+            tracing.know(topics.is_source, topics.is_replay)
             self.step_log.ids = tracing.ids_of
         self._topics = topics
         self._loop = asyncio.get_running_loop()
@@ -532,7 +532,7 @@ class Core:
         """What the headers of a record of our own retry topics say of its past; None for all others."""
         if self._topics.is_source(raw.topic() or ""):
             return None
-        return read_routing(raw.headers(), group=self.group)
+        return read_routing(headers_of(raw), group=self.group)
 
     # ------------------------------------------------------------------------------------------------ stop
 

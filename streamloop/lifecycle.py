@@ -141,7 +141,7 @@ class Run:
         """Exports to the collector that failed, by signal."""
         self.drain_timeouts = 0
         self.topics: tuple[str, ...] = ()
-        """What the loop reads: source topics, then retry topics."""
+        """What the loop reads: source topics, then retry and replay topics."""
         self.sources: frozenset[str] = frozenset()
         self.targets: tuple[str, ...] = ()
         """What failed messages go to: retry and dead-letter topics."""
@@ -236,7 +236,7 @@ class Run:
 
     def know(self, topics: Topics) -> None:
         """These are the loop's topics."""
-        self.topics = (*topics.sources, *topics.retry_names)
+        self.topics = (*topics.sources, *topics.own_names)
         self.sources = frozenset(topics.sources)
         self.targets = (*topics.retry_names, *topics.dead_names)
 
@@ -356,7 +356,7 @@ class Run:
         for poller in parts.pollers:
             poller.ends.lookup = lookup
             poller.start()
-        names = (*topics.sources, *topics.retry_names, *topics.dead_names)
+        names = (*topics.sources, *topics.own_names, *topics.dead_names)
         check = self._topic_check
         self._watching = TopicWatch(dict.fromkeys(names) | (check.known if check is not None else {}))
         self._watch_thread = threading.Thread(

@@ -15,7 +15,7 @@ from opentelemetry.context import get_current
 
 from streamloop.codecs import encode
 from streamloop.errors import StreamLoopError
-from streamloop.kafka.headers import user_headers
+from streamloop.kafka.headers import headers_of, user_headers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -151,6 +151,16 @@ class Message:
         return past.original_timestamp if past is not None else self.delivery.timestamp
 
     @property
+    def replay_id(self) -> str | None:
+        """The run of ``streamloop dlq replay`` that brought it back last; None when none did."""
+        return self._past.replay_id if self._past is not None else None
+
+    @property
+    def replay_count(self) -> int:
+        """How often it was replayed from dead letter."""
+        return self._past.replay_count if self._past is not None else 0
+
+    @property
     def group(self) -> str:
         """The consumer group."""
         return self._host.group
@@ -168,7 +178,7 @@ class Message:
     @property
     def headers(self) -> RawHeaders:
         """The sender's headers, in order, duplicates kept; not those that streamloop added."""
-        return user_headers(self._raw.headers())
+        return user_headers(headers_of(self._raw))
 
     def header(self, name: str) -> bytes | None:
         """The last of the sender's headers with this name, or None."""

@@ -56,7 +56,8 @@ def topics_of(assembly: Assembly) -> Topics:
             names = settings.retry_topic_names(topic)
             retry = tuple(map(RetryTopic, names, settings.retry_topics))
             dead = settings.dead_letter_topic(topic) if settings.dead_letter else None
-            topics.add(SourceTopic(topic, index, retry, dead))
+            replay = settings.replay_topic(topic) if settings.dead_letter else None
+            topics.add(SourceTopic(topic, index, retry, dead, replay))
     return topics
 
 
@@ -126,6 +127,7 @@ class TopicCheck:
             facts,
             retry=[(retry.delay, retry.name) for retry in source.retry],
             dead_letter=source.dead,
+            replay=source.replay,
             retention=settings.retry_topic_retention,
             replication_factor=settings.replication_factor,
         )

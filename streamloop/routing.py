@@ -39,12 +39,16 @@ class RetryTopic:
 
 @dataclass(frozen=True, slots=True)
 class SourceTopic:
-    """A source topic and where what fails from it goes. ``dead`` is None when there is no dead letter."""
+    """A source topic and where what fails from it goes. ``dead`` is None when there is no dead letter.
+
+    ``replay``: where its dead letters come back.
+    """
 
     name: str
     consumer: int
     retry: tuple[RetryTopic, ...] = ()
     dead: str | None = None
+    replay: str | None = None
 
 
 @dataclass(slots=True)
@@ -64,24 +68,34 @@ class Topics:
         self._hops: dict[str, tuple[SourceTopic, int]] = {}
 
     def add(self, source: SourceTopic) -> None:
-        """Add a source topic with its retry topics.
+        """Add a source topic with its retry topics and its replay topic.
 
         Raises TopicError when one of the names is taken: each topic is read in one role.
         """
         names = [source.name, *(retry.name for retry in source.retry)]
+        if source.replay is not None:
+            names.append(source.replay)
         for name in names:
             if name in self.sources or name in self._hops or names.count(name) > 1:
                 raise TopicError(
-                    f"topic {name} is used twice in this loop: a topic has one consumer, and retry topics "
-                    "are not read as source topics; use another topic, or a loop (a group) of its own"
+                    f"topic {name} is used twice in this loop: a topic has one consumer, and retry and "
+                    "replay topics are not read as source topics; use another topic, or a loop (a group) of "
+                    "its own"
                 )
         self.sources[source.name] = source
         for at, retry in enumerate(source.retry):
             self._hops[retry.name] = (source, at + 1)
+        if source.replay is not None:
+            # What is replayed has its whole plan before it.
+            self._hops[source.replay] = (source, 0)
 
     def is_source(self, topic: str) -> bool:
-        """Whether the topic is read as a source; False: it is a retry topic of ours."""
+        """Whether the topic is read as a source; False: it is a retry or replay topic of ours."""
         return topic not in self._hops
+
+    def is_replay(self, topic: str) -> bool:
+        """Whether it is a replay topic: attempts and age start anew there."""
+        return topic in self._hops and self._hops[topic][1] == 0
 
     def role(self, topic: str) -> Role:
         """What the topic is to the loop, in the engine's form."""
@@ -89,24 +103,31 @@ class Topics:
         if source is not None:
             return Role(source.consumer, 0)
         of, hop = self._hops[topic]
-        return Role(of.consumer, hop)
+        return Role(of.consumer, hop, own=True)
 
     def source_of(self, topic: str) -> SourceTopic:
-        """The source topic that a topic of the loop belongs to (itself, or a retry topic's)."""
+        """The source topic that a topic of the loop belongs to (itself, or a retry or replay topic's)."""
         source = self.sources.get(topic)
         return source if source is not None else self._hops[topic][0]
 
     def delay_of(self, topic: str) -> float:
-        """A retry topic's delay in seconds; 0 for a source topic."""
-        if topic not in self._hops:
-            return 0.0
-        source, hop = self._hops[topic]
-        return source.retry[hop - 1].delay
+        """A retry topic's delay in seconds; 0 for a source or replay topic."""
+        source, hop = self._hops.get(topic, (None, 0))
+        return source.retry[hop - 1].delay if source is not None and hop else 0.0
+
+    @property
+    def own_names(self) -> list[str]:
+        """All topics that the retry Consumer reads: retry and replay topics."""
+        return list(self._hops)
+
+    def own_names_of(self, source: SourceTopic) -> list[str]:
+        """Those of one source topic."""
+        return [name for name, (of, _) in self._hops.items() if of is source]
 
     @property
     def retry_names(self) -> list[str]:
         """All retry topics."""
-        return list(self._hops)
+        return [name for name, (_, hop) in self._hops.items() if hop]
 
     @property
     def dead_names(self) -> list[str]:
@@ -155,8 +176,10 @@ class Router:
         kind, timestamp = raw.timestamp()
         here = hd.Coordinates(topic, raw.partition() or 0, raw.offset() or 0, timestamp if kind else None)
         own = not self._topics.is_source(topic)
-        headers = raw.headers()
+        headers = hd.headers_of(raw)
         routing = hd.read_routing(headers, group=self._group) if own else None
+        if routing is not None and self._topics.is_replay(topic):
+            routing = replace(routing, first_failed_at=None)  # the age starts anew
         now_ms = int(wall * 1000)
         not_before: int | None = None
         if route.target is Target.RETRY:

@@ -137,6 +137,10 @@ def test_H3_a_small_run_of_the_service_killed_half_way_loses_nothing(
     services[0].process.wait(timeout=10)
     services.append(demo.Service.start(tmp_path, 2, broker.address))
     demo.wait(progress, lambda: progress.finished, deadline, "everything is handled")
+    progress.before = (progress.journal.handled.copy(), progress.dead.origins.copy())
+    (tmp_path / demo.MENDED).touch()
+    progress.back = demo.replay(broker.address, expected)
+    demo.wait(progress, lambda: progress.brought_back >= 2, deadline, "two came back")
     services[1].process.terminate()
     exit_code = services[1].process.wait(timeout=60)
     progress.look()
@@ -145,6 +149,7 @@ def test_H3_a_small_run_of_the_service_killed_half_way_loses_nothing(
     sums = demo.summary(progress, exit_code)
     assert demo.problems(sums, expected) == [], (tmp_path / "log-2.txt").read_text()[-2000:]
     assert sums["lost"] == 0
+    assert (sums["handled_after_replay"], sums["still_dead"]) == (2, 2)
     assert sums["retried"] > 0
     assert 0 < sums["max_in_flight"] <= sums["high_watermark"] + 500
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamloop.engine.retry import Failure, Kind
+from streamloop.kafka import headers
 from streamloop.kafka.headers import (
     Coordinates,
     RawHeaders,
@@ -392,3 +394,15 @@ def test_D5_shrinking_fits_or_gives_up_and_keeps_names_nulls_and_order(
             before is not None and after == b"streamloop: dropped %d bytes" % len(before)
         )
     assert read_routing(small, group=GROUP) == read_routing(headers, group=GROUP)
+
+
+def test_nothing_reads_headers_past_headers_of() -> None:
+    package = Path(headers.__file__).parents[1]
+    # letter.py wants to know whether they had to be mended; the demo's topics are its own.
+    allowed = {"kafka/headers.py", "dlq/letter.py", "demo/__main__.py"}
+    direct = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if ".headers()" in path.read_text("utf-8")
+    }
+    assert direct <= allowed

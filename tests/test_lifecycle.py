@@ -228,7 +228,7 @@ class TestHooks:
         async def look() -> None:
             status = loop.status()
             assert status is not None
-            assert [intake.protocol for intake in status.intakes] == [""]
+            assert [intake.protocol for intake in status.intakes] == ["", ""]
 
         result = loop.run()
         assert (result.exit_code, result.reason) == (0, "stop() was called")

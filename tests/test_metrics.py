@@ -155,20 +155,26 @@ def test_outcomes_failures_and_retries_are_counted_by_the_topic_they_were_read_f
             "charge/orders": 2,
             f"charge/{retry}": 1,
         }
-        assert series(loop, "loop_retried_total") == {"charge/orders": 2, f"charge/{retry}": 0}
+        assert series(loop, "loop_retried_total") == {
+            "charge/orders": 2,
+            f"charge/{retry}": 0,
+            "charge/orders.billing.replay": 0,
+        }
         durations = series(loop, "messaging_process_duration_seconds_count", error_type="_OTHER")
         assert list(durations.values()) == [3]
 
 
-@pytest.mark.parametrize("retry_topics", [(), ("30s",)])
-def test_durations_name_the_topic_of_a_consumer_that_reads_one_only(retry_topics: tuple[str, ...]) -> None:
-    loop = billing(nothing, retry_topics=retry_topics)
+@pytest.mark.parametrize("dead_letter", [False, True])
+def test_durations_name_the_topic_of_a_consumer_that_reads_one_only(dead_letter: bool) -> None:
+    loop = billing(
+        nothing, retry_topics=(), dead_letter=dead_letter
+    )  # with dead letters: a replay topic, too
     with Harness(loop) as kafka:
         kafka.send("orders", b"1")
         kafka.run()
         shown = loop.metrics()["messaging_process_duration_seconds_count"]
         destinations = {dict(labels).get("messaging_destination_name") for labels in shown}
-        assert destinations == ({"orders"} if not retry_topics else {None})
+        assert destinations == ({None} if dead_letter else {"orders"})
         assert sum(shown.values()) == 1
 
 

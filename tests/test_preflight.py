@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from streamloop import StreamLoop, preflight
 from streamloop.cli import main as cli
+from streamloop.engine.engine import Role
 from streamloop.errors import ConfigurationError, TopicError
 from streamloop.kafka.topic_admin import BrokersUnreachableError, Outcome
 from streamloop.kafka.topics import Commands, TopicFacts, TopicSpec, Untold, check_topic, unknown_facts
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from streamloop.assembly import Assembly
+    from streamloop.routing import Topics
 
 DAY_MS = 86_400_000
 _numbers = count()
@@ -110,24 +112,32 @@ def look(admin: FakeAdmin, *, create: bool = True, **settings: Any) -> tuple[Top
     return check, topics
 
 
-RETRY, DEAD = "orders.billing.retry.30s", "orders.billing.dlq"
+RETRY, REPLAY, DEAD = "orders.billing.retry.30s", "orders.billing.replay", "orders.billing.dlq"
 
 
 class TestTopicCheck:
     def test_what_is_missing_is_created_as_planned_and_known_from_then_on(self) -> None:
         admin = FakeAdmin(facts("orders"))
         check, topics = look(admin)
-        assert [(spec.name, spec.partitions) for spec in admin.created] == [(RETRY, 4), (DEAD, 4)]
-        assert {name: known.partitions for name, known in topics.facts.items()} == {RETRY: 4, DEAD: 4}
+        assert [(spec.name, spec.partitions) for spec in admin.created] == [
+            (RETRY, 4),
+            (REPLAY, 4),
+            (DEAD, 4),
+        ]
+        assert {name: known.partitions for name, known in topics.facts.items()} == {
+            RETRY: 4,
+            REPLAY: 4,
+            DEAD: 4,
+        }
         assert topics.facts[DEAD].max_message_bytes == 1_000_000 + 64 * 1024
-        assert set(check.known) == {"orders", RETRY, DEAD}
+        assert set(check.known) == {"orders", RETRY, REPLAY, DEAD}
         assert (check.missing, check.violations) == ([], [])
 
     def test_what_may_not_be_created_is_raised_with_every_command(self) -> None:
         with pytest.raises(TopicError) as raised:
             look(FakeAdmin(facts("orders")), create=False)
         said = str(raised.value)
-        for name in (RETRY, DEAD):
+        for name in (RETRY, REPLAY, DEAD):
             assert f"kafka-topics.sh --bootstrap-server kafka:9092 --create --topic {name}" in said
         assert raised.value.exit_code == 2
 
@@ -161,6 +171,7 @@ class TestTopicCheck:
         look(admin, retry_topic_retention="20d", replication_factor=5)
         assert [(spec.retention_ms, spec.replication_factor) for spec in admin.created] == [
             (20 * DAY_MS, 5),
+            (20 * DAY_MS, 5),
             (-1, 5),
         ]
 
@@ -168,11 +179,31 @@ class TestTopicCheck:
 class TestTopicsOf:
     def test_names_come_from_the_settings(self) -> None:
         _, assembly = assembled(
-            retry_topic_name="{group}.{topic}.again.{delay}", dead_letter_topic_name="dead.{topic}"
+            retry_topic_name="{group}.{topic}.again.{delay}",
+            dead_letter_topic_name="dead.{topic}",
+            replay_topic_name="back.{topic}",
         )
         topics = topics_of(assembly)
         assert topics.retry_names == ["billing.orders.again.30s"]
         assert topics.dead_names == ["dead.orders"]
+        assert topics.own_names == ["billing.orders.again.30s", "back.orders"]
+
+    def test_a_replay_topic_is_there_without_retry_topics_and_not_without_dead_letters(self) -> None:
+        def topics_with(**settings: Any) -> Topics:
+            loop: StreamLoop[Any] = StreamLoop("billing", brokers="kafka:9092")
+
+            @loop.consumer("orders", retry_topics=[], **settings)
+            async def charge(value: bytes) -> None: ...
+
+            return topics_of(loop.assemble())
+
+        topics = topics_with()
+        assert topics.own_names == [REPLAY]
+        assert topics.retry_names == []
+        assert topics.delay_of(REPLAY) == 0
+        assert topics.role(REPLAY) == Role(0, 0, own=True)
+        assert (topics.is_replay(REPLAY), topics.is_source(REPLAY)) == (True, False)
+        assert topics_with(dead_letter=False).own_names == []
 
     def test_a_topic_in_two_roles_is_a_mistake(self) -> None:
         loop: StreamLoop[Any] = StreamLoop("billing", brokers="kafka:9092")
@@ -205,6 +236,7 @@ class TestCheckLoop:
         admin = FakeAdmin(
             facts("orders"),
             facts(RETRY, max_message_bytes=2_000_000),
+            facts(REPLAY, max_message_bytes=2_000_000),
             facts(DEAD, max_message_bytes=2_000_000, retention_ms=-1),
         )
         report = self.report(monkeypatch, admin)
@@ -215,7 +247,7 @@ class TestCheckLoop:
         assert report.ok
         assert report.problems == [
             f"The topic {name} does not exist yet: streamloop run creates it (create_topics)."
-            for name in (RETRY, DEAD)
+            for name in (RETRY, REPLAY, DEAD)
         ]
 
     def test_what_run_would_not_create_is_an_obstacle(self, monkeypatch: pytest.MonkeyPatch) -> None:

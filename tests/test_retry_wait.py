@@ -34,7 +34,13 @@ class Reader:
     def __init__(self) -> None:
         self.now = 1000.0
         self.wall = 1_900_000_000.0
-        self.wait = RetryWait(lambda _topic: DELAY, "billing", clock=lambda: self.now, wall=lambda: self.wall)
+        self.wait = RetryWait(
+            lambda _topic: DELAY,
+            "billing",
+            anew=lambda topic: topic.endswith(".replay"),
+            clock=lambda: self.now,
+            wall=lambda: self.wall,
+        )
 
     def read(self, offsets: Sequence[int], not_before: float | None = None, **headers: str) -> list[Any]:
         """The attempts that records at these offsets get; ``not_before``: seconds from now by the wall."""

@@ -679,15 +679,15 @@ class TestSums:
 
     def test_memory_is_compared_with_the_limit_of_setting_or_control_group(self) -> None:
         settings = load().settings
-        needed = memory_needed(settings, retry_topics=True)
+        needed = memory_needed(settings, second_consumer=True)
         assert needed == (80 + 32 + 2 * (64 + 16 + 50)) * MIB
-        assert memory_needed(settings, retry_topics=False) == (80 + 32 + 64 + 16 + 50) * MIB
+        assert memory_needed(settings, second_consumer=False) == (80 + 32 + 64 + 16 + 50) * MIB
         assert self.problems(limit=needed) == []
         assert self.problems(limit=needed - 1) == [(Severity.WARNING, "high_watermark_bytes")]
         assert self.problems(limit=128 * MIB) == [(Severity.ERROR, "high_watermark_bytes")]
         assert self.problems({"memory_limit": "1GiB"}, limit=1) == []
         assert self.problems({"memory_limit": "300MiB"}) == [(Severity.WARNING, "high_watermark_bytes")]
-        assert self.problems({"memory_limit": "300MiB"}, {"retry_topics": []}) == []
+        assert self.problems({"memory_limit": "300MiB"}, {"retry_topics": [], "dead_letter": False}) == []
 
     def test_errors_come_first(self) -> None:
         found = self.problems({"revoke_wait": 101}, {"concurrency": 2001, "max_attempts": 1})

@@ -57,6 +57,10 @@ def story(*hops: Hop, committed: Committed = PAST, original: Original = ORIGINAL
             "is a dead letter, at orders.billing.dlq/3/2, after 4 attempts: CardDeclinedError",
         ),
         (story(replace(DEAD, attempt=1)), "after 1 attempt: "),
+        (
+            story(DEAD, Hop("replay", "orders.billing.replay", 3, 9, NOW, 0, "", "", replay_id="20261130T")),
+            "waits in orders.billing.replay/3/9, due now, brought back by replay 20261130T",
+        ),
         (story(stopped="--max-records 10"), "were not read to the end (--max-records 10): it may be there"),
         (
             story(committed=Committed("billing", "metadata", 900)),

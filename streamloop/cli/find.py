@@ -258,7 +258,7 @@ class Finder:
             return Original(
                 *place, missing="there is no record at this offset: it was compacted away, or is a marker"
             )
-        headers = record.headers() or []
+        headers = hd.headers_of(record) or []
         kind, stamp = record.timestamp()
         value, key = record.value(), record.key()
         return Original(
@@ -349,7 +349,7 @@ class Finder:
         fill = {"topic": topic, "group": self._group}
         pattern = re.escape(template.format(**fill, delay="\0")).replace("\0", ".+")
         kinds = {name: "retry" for name in there if re.fullmatch(pattern, name) and name != topic}
-        named = {f"{topic}.{self._group}.replay": "replay", usual.dead_letter_topic(topic): "dead letter"}
+        named = {usual.replay_topic(topic): "replay", usual.dead_letter_topic(topic): "dead letter"}
         kinds |= {name: kind for name, kind in named.items() if name in there}
         for name in also:
             if name not in there:
@@ -501,7 +501,7 @@ class Finder:
 
 
 def _hop(message: Any, original: Original, kind: str, group: str) -> Hop | None:
-    headers = message.headers() or []
+    headers = hd.headers_of(message) or []
     routing = hd.read_routing(headers, group=group)
     if routing is None or (routing.original_topic, routing.original_partition, routing.original_offset) != (
         original.topic,

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from streamloop.cli.dlq import dlq
+from streamloop.cli.dlq_replay import COMMANDS as DLQ_COMMANDS
 from streamloop.cli.doctor import doctor
 from streamloop.cli.logs import last_line, set_up_logging
 from streamloop.cli.options import overrides, with_settings
@@ -177,6 +179,9 @@ def version() -> None:
         click.echo(f"{name} {number}")
 
 
+for _command in DLQ_COMMANDS:
+    dlq.add_command(_command)
+main.add_command(dlq)
 main.add_command(doctor)
 main.add_command(plan)
 main.add_command(top)

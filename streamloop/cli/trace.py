@@ -119,7 +119,8 @@ def _last_hop(place: str, story: Story, now_ms: int) -> tuple[str, str]:
         due = "due now"
         if hop.not_before_ms is not None:
             due = f"due since {age((now_ms - hop.not_before_ms) / 1000)}, being handled or not read yet"
-    return f"{place} waits in {where}, {due}, after {attempts}{error}", "yellow"
+    since = f"after {attempts}{error}" if hop.kind != "replay" else f"brought back by replay {hop.replay_id}"
+    return f"{place} waits in {where}, {due}, {since}", "yellow"
 
 
 def said_of(committed: Committed) -> str:

@@ -1,4 +1,4 @@
-"""Produces orders, runs the service on them, kills it half-way, starts it again, and adds up."""
+"""Produces orders, runs the service on them, kills it half-way, starts it again, replays, and adds up."""
 
 from __future__ import annotations
 
@@ -18,17 +18,25 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from streamloop import dlq
 from streamloop.demo.orders import TOPIC, Expected, records
+from streamloop.dlq import Filter, ReplayPlan
+from streamloop.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from streamloop.dlq import ReplaySummary
+
 ORDERS: Final = 20_000
-TIME_LIMIT: Final = 55.0
+TIME_LIMIT: Final = 75.0
 """Seconds after which the demo gives up."""
 SESSION: Final = 6
 """Seconds after which the group goes on without a member that was killed."""
-DEAD_TOPIC: Final = f"{TOPIC}.billing.dlq"
+GROUP: Final = "billing"
+DEAD_TOPIC: Final = f"{TOPIC}.{GROUP}.dlq"
+MENDED: Final = "mended"
+"""The file that mends what made some orders fail for ever."""
 
 console = Console()
 if not console.is_terminal:
@@ -78,7 +86,11 @@ class Service:
         status_file = folder / f"status-{number}.json"
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith("STREAMLOOP_")
-        } | {"DEMO_JOURNAL": str(folder / "journal"), "DEMO_STATUS": str(status_file)}
+        } | {
+            "DEMO_JOURNAL": str(folder / "journal"),
+            "DEMO_STATUS": str(status_file),
+            "DEMO_MENDED": str(folder / MENDED),
+        }
         with (folder / f"log-{number}.txt").open("wb") as log:
             process = subprocess.Popen(
                 [
@@ -179,6 +191,25 @@ class DeadLetters:
                 return
 
 
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What the replay brought back. ``still_dead``: orders that are dead letters and nothing else."""
+
+    summary: ReplaySummary
+    still_dead: int
+
+
+def replay(brokers: str, expected: Expected) -> Replayed:
+    """Bring back what the payment service refused: it is mended; what can't be decoded stays dead."""
+    options = {"brokers": [brokers], "group": GROUP, "retry_topics": ["1s", "2s"]}
+    letters = dlq.DeadLetters(Settings.load(options, env={}).settings)
+    where = Filter(errors=("ConnectionError",))
+    console.print(f"the payment service is back: replaying its {expected.failing_for_ever} dead orders")
+    summary = letters.replay(where, ReplayPlan(settle=20), by="demo")
+    left = {letter.original for letter in letters.letters(only_open=True)}
+    return Replayed(summary, len(left))
+
+
 @dataclass(slots=True)
 class Progress:
     """What has happened so far."""
@@ -191,6 +222,9 @@ class Progress:
     first_handled: float | None = None
     last_handled: float = 0.0
     killed_after: int = 0
+    before: tuple[Counter[int], Counter[tuple[str, str]]] | None = None
+    """What was handled, and what was dead, before anything was replayed."""
+    back: Replayed | None = None
 
     def look(self) -> None:
         """Read what is new."""
@@ -199,9 +233,14 @@ class Progress:
         self.dead.look()
         self.services[-1].look()
         now = time.monotonic()
-        if len(self.journal.handled) > before:
+        if len(self.journal.handled) > before and self.before is None:
             self.first_handled = self.first_handled or now
             self.last_handled = now
+
+    @property
+    def brought_back(self) -> int:
+        """Orders that were handled only after the replay had begun."""
+        return 0 if self.before is None else len(set(self.journal.handled) - set(self.before[0]))
 
     @property
     def finished(self) -> bool:
@@ -211,7 +250,8 @@ class Progress:
     @property
     def lost(self) -> int:
         """Orders that are neither handled nor dead letters."""
-        return self.expected.produced - len(self.journal.handled) - len(self.dead.origins)
+        handled, dead = self.before or (self.journal.handled, self.dead.origins)
+        return self.expected.produced - len(handled) - len(dead)
 
     @property
     def pause(self) -> str:
@@ -276,9 +316,8 @@ def summary(progress: Progress, exit_code: int) -> dict[str, Any]:
         for intake in service.status.get("intakes", ()):
             peak = max(peak, intake["peak_messages"])
             watermark = max(watermark, intake["high_watermark_messages"])
-    handled = progress.journal.handled
+    handled, dead = progress.before or (progress.journal.handled, progress.dead.origins)
     again = sum(handled.values()) - len(handled)
-    dead = progress.dead.origins
     seconds = progress.last_handled - (progress.first_handled or progress.last_handled)
     return {
         "produced": progress.expected.produced,
@@ -292,6 +331,9 @@ def summary(progress: Progress, exit_code: int) -> dict[str, Any]:
         "max_in_flight": peak,
         "high_watermark": watermark,
         "killed_after": progress.killed_after,
+        "replayed": progress.back.summary.replayed if progress.back is not None else 0,
+        "handled_after_replay": progress.brought_back,
+        "still_dead": progress.back.still_dead if progress.back is not None else len(dead),
         "exit_code": exit_code,
         "seconds": round(time.monotonic() - progress.began, 1),
     }
@@ -306,6 +348,14 @@ def problems(sums: dict[str, Any], expected: Expected) -> list[str]:
         found.append(f"{sums['acked']} orders were handled, and {expected.acked} can be")
     if sums["dead_lettered"] != expected.dead:
         found.append(f"{sums['dead_lettered']} are dead letters, and {expected.dead} should be")
+    if sums["replayed"]:
+        if sums["handled_after_replay"] != expected.failing_for_ever:
+            found.append(
+                f"{sums['handled_after_replay']} orders were handled after their replay, and "
+                f"{expected.failing_for_ever} should be"
+            )
+        if sums["still_dead"] != expected.undecodable:
+            found.append(f"{sums['still_dead']} are still dead, and {expected.undecodable} should be")
     if sums["exit_code"] != 0:
         found.append(f"the service ended with exit code {sums['exit_code']} after SIGTERM")
     return found
@@ -333,6 +383,12 @@ def show(sums: dict[str, Any], progress: Progress) -> None:
         ),
         ("redelivered", sums["redelivered"], f"SIGKILL after {sums['killed_after']:,} handled orders"),
         ("lost", sums["lost"], "must be 0"),
+        (
+            "replayed",
+            sums["replayed"],
+            f"{sums['handled_after_replay']} orders handled now",
+        ),
+        ("still dead", sums["still_dead"], "undecodable: 'streamloop dlq ls' would show them"),
         ("messages/s", sums["messages_per_second"], "restart included"),
         ("max in flight", sums["max_in_flight"], f"high watermark {sums['high_watermark']:,}"),
     ):
@@ -365,6 +421,15 @@ def main() -> int:
             )
             progress.services.append(Service.start(folder, 2, broker.address))
             wait(progress, lambda: progress.finished, deadline, "everything is handled")
+            progress.before = (progress.journal.handled.copy(), progress.dead.origins.copy())
+            (folder / MENDED).touch()
+            progress.back = replay(broker.address, expected)
+            wait(
+                progress,
+                lambda: progress.brought_back >= expected.failing_for_ever,
+                deadline,
+                "what was replayed is handled",
+            )
             progress.services[-1].process.terminate()
             exit_code = progress.services[-1].process.wait(timeout=max(1.0, deadline - time.monotonic()))
             progress.look()

@@ -20,6 +20,8 @@ STATUS_EVERY = 0.2
 
 journal_path = os.environ.get("DEMO_JOURNAL", os.devnull)
 status_path = os.environ.get("DEMO_STATUS", "")
+mended_path = os.environ.get("DEMO_MENDED", "")
+"""A file: once it is there the payment service takes every order."""
 journal = os.open(journal_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 loop = StreamLoop(
@@ -38,10 +40,14 @@ loop = StreamLoop(
 )
 async def charge(order: Order, message: Message) -> None:
     """Charge an order; what it does besides is written in the order itself."""
-    if order.fails < 0 or message.attempt <= order.fails:
+    if (order.fails < 0 and not _is_mended()) or message.attempt <= order.fails:
         raise ConnectionError(f"the payment service refused order {order.id}")
     await asyncio.sleep(0.03 if order.customer == SLOW_CUSTOMER else 0.002)
     os.write(journal, f"{order.id} {message.attempt}\n".encode())
+
+
+def _is_mended() -> bool:
+    return os.path.exists(mended_path)
 
 
 @loop.on_startup

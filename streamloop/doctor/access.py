@@ -92,6 +92,8 @@ def needed_on_topics(patient: Patient) -> dict[str, tuple[str, ...]]:
         needed[name] = (_READ, "DescribeConfigs")
         for retry in source.retry:
             needed[retry.name] = (_READ, _WRITE, "DescribeConfigs")
+        if source.replay is not None:
+            needed[source.replay] = (_READ, "DescribeConfigs")
         if source.dead is not None:
             needed[source.dead] = (_WRITE, "DescribeConfigs")
     return needed
@@ -99,7 +101,7 @@ def needed_on_topics(patient: Patient) -> dict[str, tuple[str, ...]]:
 
 def _groups(patient: Patient) -> Iterator[Finding]:
     groups = [patient.settings.group]
-    if patient.topics is not None and patient.topics.retry_names:
+    if patient.topics is not None and patient.topics.own_names:
         groups.append(retry_group(patient.settings))
     for group in groups:
         if not group:

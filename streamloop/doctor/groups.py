@@ -41,7 +41,7 @@ MOVING: Final = frozenset(
 
 
 def look_at_groups(patient: Patient) -> Iterator[Finding]:
-    """The group of the source topics, and that of the retry topics."""
+    """The group of the source topics, and that of the retry and replay topics."""
     group = patient.settings.group
     if patient.metadata is None or not group:
         return
@@ -50,8 +50,8 @@ def look_at_groups(patient: Patient) -> Iterator[Finding]:
         yield from _group(patient, group, _committed_topics(patient, group))
         return
     yield from _group(patient, group, list(topics.sources))
-    if topics.retry_names:
-        yield from _group(patient, retry_group(patient.settings), list(topics.retry_names))
+    if topics.own_names:
+        yield from _group(patient, retry_group(patient.settings), list(topics.own_names))
 
 
 def _group(patient: Patient, group: str, topics: Sequence[str] | None) -> Iterator[Finding]:

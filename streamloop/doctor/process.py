@@ -49,8 +49,8 @@ def look_at_limits(
     if not problems:
         yield ok("limits.settings", "", "The settings fit together.")
     limit = settings.memory_limit if settings.memory_limit is not None else memory_limit()
-    retries = any(consumer.retry_topics for consumer in patient.consumers)
-    needed = memory_needed(settings, retry_topics=retries)
+    retries = any(consumer.retry_topics or consumer.dead_letter for consumer in patient.consumers)
+    needed = memory_needed(settings, second_consumer=retries)
     if limit is None:
         yield unknown(
             "limits.memory",

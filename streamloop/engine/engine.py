@@ -53,10 +53,14 @@ _DONE = after(after(State.PROCESSING, Happened.SUCCEED), Happened.ACKNOWLEDGE)
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a topic is to the loop: whose it is, and which hop (0 source or replay, i + 1 retry topic i)."""
+    """What a topic is to the loop: whose it is, and which hop (0 source or replay, i + 1 retry topic i).
+
+    ``own``: the group wrote it for itself (a retry or replay topic), and the second intake reads it.
+    """
 
     consumer: int
     hop: int = 0
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,8 @@ class EngineConfig:
 
 
 class Engine:
-    """The decisions of one loop. ``capacities[i]`` belongs to intake i; intake 1, if any, reads retries."""
+    """The decisions of one loop. ``capacities[i]`` belongs to intake i; intake 1, if any, reads the retry and
+    replay topics."""
 
     def __init__(self, config: EngineConfig, capacities: Sequence[Capacity]) -> None:
         self.config = config
@@ -384,10 +389,10 @@ class Engine:
 
     def _drop(self, name: TopicPartition, records: list[Record]) -> None:
         """As if never taken: records of an ended epoch, or fetched before a seek was carried out."""
-        # What reads the topic is known from its last assignment; a replay topic has hop 0 beside the sources.
+        # What reads the topic is known from its last assignment.
         intake = self._intake_of.get(name)
         if intake is None:
-            intake = self.intakes[self.config.role_of(name.topic).hop > 0]
+            intake = self.intakes[self.config.role_of(name.topic).own]
         intake.capacity.released(len(records), sum([record.size for record in records]))
 
     def _drop_received(self, part: Partition, records: list[Record]) -> list[Record]:

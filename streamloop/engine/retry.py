@@ -426,6 +426,11 @@ def _digest(error_class: str, text: str, place: str) -> str:
     return hashlib.blake2b(material, digest_size=8).hexdigest()
 
 
+def fingerprint_of(error_class: str, message: str) -> str:
+    """The fingerprint of an error of which only the texts are known (another program's): 16 hex digits."""
+    return _digest(error_class, _normalised(message), "")
+
+
 def _again(
     plan: RetryPlan, failure: Failure, attempt: int, in_place: int, uniform: Callable[[], float]
 ) -> Decision:

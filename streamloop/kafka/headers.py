@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from streamloop.engine.retry import Failure
 
 RawHeaders = list[tuple[str, bytes | None]]
-"""As confluent-kafka's ``Message.headers()`` gives them and ``produce(headers=)`` takes them."""
+"""As ``headers_of`` gives them and confluent-kafka's ``produce(headers=)`` takes them."""
 
 OWN_PREFIX: Final = "streamloop-"
 DLQ_PREFIX: Final = "__dlq.errors."
@@ -54,6 +54,9 @@ DLQ_OFFSET: Final = "__dlq.errors.offset"
 DLQ_GROUP: Final = "__dlq.errors.group"
 DLQ_DELIVERY_COUNT: Final = "__dlq.errors.delivery.count"
 DLQ_MESSAGE: Final = "__dlq.errors.message"
+
+UNREADABLE_NAME: Final = "(not UTF-8)"
+"""Stands for a header's name that the client can't tell."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_SECOND: Final = 253_402_300_799  # of the year 9999: what is later can't be written again
@@ -138,6 +141,36 @@ def read_routing(headers: RawHeaders | None, *, group: str) -> Routing | None:
     )
 
 
+def headers_of(message: Any) -> RawHeaders | None:
+    """The headers of a consumed Message. Everything reads them through here.
+
+    confluent-kafka can't tell a header whose name is not UTF-8: it raises once, and from then on gives a list
+    with a hole in it that ends the process when it is touched. Such a message is mended for all who come
+    later: the name stands escaped (``\\xff``; where there are several, as ``UNREADABLE_NAME``), and its value
+    and all other headers are as they were sent.
+    """
+    try:
+        found: RawHeaders | None = message.headers()
+    except SystemError as error:
+        found = mend(message, error)
+    return found
+
+
+def mend(message: Any, error: SystemError) -> RawHeaders:
+    """Give a Message, whose headers() just raised ``error`` for the first time, headers that can be read."""
+    broken = message.headers()  # now without an exception
+    cause = error.__cause__
+    name = UNREADABLE_NAME
+    if isinstance(cause, UnicodeDecodeError):  # told where it is the only one
+        name = cause.object.decode("utf-8", "backslashreplace")
+    # Its repr is the one way to see a hole without touching it.
+    found: RawHeaders = [
+        (name, header[1]) if repr(header).startswith("(<NULL>,") else header for header in broken
+    ]
+    message.set_headers(found)
+    return found
+
+
 def is_ours(name: str) -> bool:
     """Whether a header belongs to streamloop:
 
@@ -219,6 +252,45 @@ def route_headers(
         if tracestate:
             put(TRACESTATE, tracestate)
     return routed
+
+
+def replay_headers(
+    headers: RawHeaders | None,
+    *,
+    original: Coordinates | None,
+    group: str,
+    replay_id: str,
+    replay_count: int,
+    replayed_from: str,
+    now_ms: int,
+    not_before_ms: int | None = None,
+) -> RawHeaders:
+    """The headers of a dead letter that goes back to be handled: the user's byte for byte, the trace too.
+
+    ``original``: where it first failed, if that is known. ``replayed_from``: topic/partition/offset of the
+    dead letter. ``replay_count``: how often it was replayed, this time included. ``now_ms`` and
+    ``not_before_ms`` (retry topics only): epoch ms. What is said of the failures stays with the dead letter:
+    attempts and age start anew.
+    """
+    replayed = user_headers(headers)
+
+    def put(name: str, value: str | int) -> None:
+        replayed.append((name, str(value).encode("utf-8", "backslashreplace")))
+
+    if original is not None:
+        put(ORIGINAL_TOPIC, original.topic)
+        put(ORIGINAL_PARTITION, original.partition)
+        put(ORIGINAL_OFFSET, original.offset)
+        if original.timestamp_ms is not None and original.timestamp_ms >= 0:
+            put(ORIGINAL_TIMESTAMP, original.timestamp_ms)
+        put(ORIGINAL_GROUP, group)
+    if not_before_ms is not None:
+        put(NOT_BEFORE, not_before_ms)
+    put(REPLAY_ID, replay_id)
+    put(REPLAY_COUNT, replay_count)
+    put(REPLAYED_FROM, replayed_from)
+    put(REPLAYED_AT, now_ms)
+    return replayed
 
 
 _DROPPED_FIRST: Final = (

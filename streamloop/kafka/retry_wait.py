@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamloop.engine.record import Attempts
-from streamloop.kafka.headers import read_routing
+from streamloop.kafka.headers import headers_of, read_routing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,8 @@ class _Seen(NamedTuple):
 class RetryWait:
     """Reads the headers of what a retry Consumer has fetched. ``delay_of``: a topic's delay in seconds.
 
-    ``clock``: monotonic seconds. ``wall``: epoch seconds.
+    ``anew``: whether attempts and age start anew in a topic, whatever a header says (a replay topic, which
+    somebody may have filled by hand). ``clock``: monotonic seconds. ``wall``: epoch seconds.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class RetryWait:
         delay_of: Callable[[str], float],
         group: str,
         *,
+        anew: Callable[[str], bool],
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
+        self._anew = anew
         self._delay_of = delay_of
         self._group = group
         self._clock = clock
@@ -56,6 +59,8 @@ class RetryWait:
 
     def __call__(self, name: TopicPartition, records: list[Record]) -> None:
         """Give the records of one partition their attempts and the time before which they may not start."""
+        if self._anew(name.topic):
+            return
         delay = self._delay_of(name.topic)
         epoch, now = self._wall(), self._clock()
         seen = iter(self._look(name, records, now))
@@ -63,7 +68,7 @@ class RetryWait:
         for record in records:
             while record.offset > current.last:
                 current = next(seen)
-            routing = read_routing(record.message.headers(), group=self._group)
+            routing = read_routing(headers_of(record.message), group=self._group)
             if routing is None:
                 continue
             due = 0.0

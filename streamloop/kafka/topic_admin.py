@@ -166,12 +166,13 @@ class TopicAdmin:
         return outcome
 
     def resolve_offsets(
-        self, partitions: Iterable[tuple[str, int]], start: Start, timeout: float
+        self, partitions: Iterable[tuple[str, int]], start: Start, timeout: float, *, stable: bool = True
     ) -> dict[tuple[str, int], int | Untold]:
         """Each partition's start position as a number.
 
-        'latest' is the last stable offset: what an open transaction still holds back comes after it. A time
-        stamp (ms) later than all records gives the same. Raises BrokersUnreachableError.
+        'latest' is the last stable offset: what an open transaction still holds back comes after it. Without
+        ``stable`` it is the end of the log. A time stamp (ms) later than all records gives the same. Raises
+        BrokersUnreachableError.
         """
         wanted = list(dict.fromkeys(partitions))
         deadline = self._clock() + timeout
@@ -182,8 +183,8 @@ class TopicAdmin:
                 return dict.fromkeys(wanted, Untold("this broker can't look up time stamps"))
             found = self._offsets(wanted, OffsetSpec.for_timestamp(start), deadline)
             later = [partition for partition, offset in found.items() if offset == -1]
-            return {**found, **self._offsets(later, _LATEST, deadline)}
-        return self._offsets(wanted, _EARLIEST if start == "earliest" else _LATEST, deadline)
+            return {**found, **self._offsets(later, _LATEST, deadline, stable=stable)}
+        return self._offsets(wanted, _EARLIEST if start == "earliest" else _LATEST, deadline, stable=stable)
 
     def committed(
         self, group: str, partitions: Iterable[tuple[str, int]], timeout: float
@@ -294,13 +295,18 @@ class TopicAdmin:
         return found
 
     def _offsets(
-        self, partitions: Sequence[tuple[str, int]], spec: OffsetSpec, deadline: float
+        self,
+        partitions: Sequence[tuple[str, int]],
+        spec: OffsetSpec,
+        deadline: float,
+        *,
+        stable: bool = True,
     ) -> dict[tuple[str, int], int | Untold]:
         if not partitions:
             return {}
         futures = self._client.list_offsets(
             {TopicPartition(topic, partition): spec for topic, partition in partitions},
-            isolation_level=IsolationLevel.READ_COMMITTED,
+            isolation_level=IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self._left(deadline),
         )
         found: dict[tuple[str, int], int | Untold] = {}

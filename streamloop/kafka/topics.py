@@ -1,8 +1,9 @@
 """What must be true of the topics we write to, whether it is, and the command that mends what is not. Pure.
 
-What it is for: plan_topics() says which retry and dead-letter topics a source topic needs, check_topic()
-compares one that exists with its plan, TopicWatch says what changed while we run. It must never do I/O or
-read a clock (topic_admin.py asks the brokers). Called by the app at its start and by its topic watch.
+What it is for: plan_topics() says which retry, replay and dead-letter topics a source topic needs,
+check_topic() compares one that exists with its plan, TopicWatch says what changed while we run. It must never
+do I/O or read a clock (topic_admin.py asks the brokers). Called by the app at its start and by its topic
+watch.
 
 Why the rules: a compacted topic drops all but the newest record of a key. Retention counts from a record's
 time stamp: a retry topic has to keep a record for its delay, and for a week in which nobody may be there to
@@ -84,6 +85,7 @@ class Purpose(enum.Enum):
     """What a topic of ours is for."""
 
     RETRY = "retry"
+    REPLAY = "replay"
     DEAD_LETTER = "dead letter"
 
 
@@ -182,16 +184,17 @@ def plan_topics(
     *,
     retry: Sequence[tuple[float, str]],
     dead_letter: str | None,
+    replay: str | None = None,
     retention: float = RETRY_RETENTION_S,
     replication_factor: int | None = None,
 ) -> list[TopicSpec]:
     """The topics that ``source`` needs.
 
-    ``retry`` are (delay in seconds, topic name) in the order of use, ``dead_letter`` is that topic's name or
-    None: the settings make the names and check them. ``retention`` (seconds, default 14 days) is that of the
-    retry topics that are created, and never less than the delay and 7 days. ``replication_factor`` of topics
-    that are created, never less than the source's; None: the source's, or the broker's default where that is
-    unknown.
+    ``retry`` are (delay in seconds, topic name) in the order of use, ``dead_letter`` and ``replay`` are those
+    topics' names or None: the settings make the names and check them. ``retention`` (seconds, default 14
+    days) is that of the retry and replay topics that are created, and never less than the delay and 7 days.
+    ``replication_factor`` of topics that are created, never less than the source's; None: the source's, or
+    the broker's default where that is unknown.
     """
     room = None if source.max_message_bytes is None else source.max_message_bytes + HEADER_ROOM_BYTES
     factor = max(replication_factor or -1, source.replication_factor or -1)
@@ -211,9 +214,12 @@ def plan_topics(
         )
 
     specs = []
-    for delay, name in retry:
+    waits = [(delay, name, Purpose.RETRY) for delay, name in retry]
+    if replay is not None:
+        waits.append((0.0, replay, Purpose.REPLAY))
+    for delay, name, purpose in waits:
         least = round((delay + RETRY_SLACK_S) * MS)
-        specs.append(spec(name, Purpose.RETRY, max(round(retention * MS), least), least))
+        specs.append(spec(name, purpose, max(round(retention * MS), least), least))
     if dead_letter is not None:
         specs.append(spec(dead_letter, Purpose.DEAD_LETTER, FOREVER_MS, None))
     return specs
@@ -236,9 +242,10 @@ def check_topic(spec: TopicSpec, facts: TopicFacts, commands: Commands) -> list[
         )
     kept, least = facts.retention_ms, spec.least_retention_ms
     if kept is not None and least is not None and kept != FOREVER_MS and kept < least:
+        wait = "to be read" if spec.purpose is Purpose.REPLAY else "for their retry"
         add(
-            f"keeps messages for {show_duration(kept / MS)} (retention.ms={kept}): those that wait for their "
-            f"retry would be deleted. It must keep them for at least its delay and 7 days, {least} ms.",
+            f"keeps messages for {show_duration(kept / MS)} (retention.ms={kept}): those that wait {wait} "
+            f"would be deleted. It must keep them for at least its delay and 7 days, {least} ms.",
             commands.alter(name, "retention.ms", max(spec.retention_ms, least)),
         )
     size, room = facts.max_message_bytes, spec.max_message_bytes

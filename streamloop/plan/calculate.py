@@ -52,15 +52,16 @@ def calculate(inputs: Inputs) -> Plan:
     }
     if inputs.retry_budget is not None:
         settings["max_age"] = inputs.retry_budget
+    # Also without retry topics: replayed dead letters come through the same Consumer.
+    settings["retry_high_watermark_messages"] = max(rules.LEAST_MESSAGES, math.ceil(messages / 4))
+    settings["retry_high_watermark_bytes"] = _bytes(inputs, settings["retry_high_watermark_messages"])
     if retries.retry_topics:
-        settings["retry_high_watermark_messages"] = max(rules.LEAST_MESSAGES, math.ceil(messages / 4))
-        settings["retry_high_watermark_bytes"] = _bytes(inputs, settings["retry_high_watermark_messages"])
         kept = max(retries.retry_topics) + RETRY_RETENTION_MARGIN
         settings["retry_topic_retention"] = max(rules.RETRY_RETENTION, kept)
     model = Settings.model_validate(settings)
     grace = float(math.ceil(longest(model).grace))
     settings["termination_grace"] = grace
-    needed = memory_needed(model, retry_topics=bool(retries.retry_topics))
+    needed = memory_needed(model, second_consumer=True)
     handlers = members.concurrency * inputs.handler_bytes
     memory = math.ceil((needed + handlers) * rules.MEMORY_HEADROOM / rules.MEMORY_STEP) * rules.MEMORY_STEP
     if inputs.memory_limit is not None and memory > inputs.memory_limit:
@@ -78,7 +79,7 @@ def calculate(inputs: Inputs) -> Plan:
     resources = _resources(members, memory)
     figures = [
         *explain.member_figures(inputs, members),
-        *explain.buffer_figures(inputs, members, settings, retries),
+        *explain.buffer_figures(inputs, members, settings),
         *explain.retry_figures(inputs, retries, timeout),
         *explain.time_figures(inputs, settings, model, grace),
         *explain.resource_figures(members, resources, needed, handlers, inputs),

@@ -103,9 +103,7 @@ def member_figures(inputs: Inputs, members: Members) -> list[Figure]:
     return figures
 
 
-def buffer_figures(
-    inputs: Inputs, members: Members, settings: dict[str, Any], retries: Retries
-) -> list[Figure]:
+def buffer_figures(inputs: Inputs, members: Members, settings: dict[str, Any]) -> list[Figure]:
     messages, size = settings["high_watermark_messages"], settings["high_watermark_bytes"]
     empties = messages * inputs.handler_mean / members.concurrency
     figures = [
@@ -134,19 +132,18 @@ def buffer_figures(
             setting="high_watermark_bytes",
         ),
     ]
-    if retries.retry_topics:
-        retry, retry_size = settings["retry_high_watermark_messages"], settings["retry_high_watermark_bytes"]
-        figures.append(
-            Figure(
-                "high watermark, retries",
-                retry,
-                f"{retry:,} and {show_size(retry_size)}",
-                f"a quarter of the above; at least {rules.LEAST_MESSAGES}",
-                f"max({messages:,} / 4, {rules.LEAST_MESSAGES})",
-                "The retry topics have a buffer of their own, beside the other.",
-                "retry_high_watermark_messages",
-            )
+    retry, retry_size = settings["retry_high_watermark_messages"], settings["retry_high_watermark_bytes"]
+    figures.append(
+        Figure(
+            "high watermark, retries",
+            retry,
+            f"{retry:,} and {show_size(retry_size)}",
+            f"a quarter of the above; at least {rules.LEAST_MESSAGES}",
+            f"max({messages:,} / 4, {rules.LEAST_MESSAGES})",
+            "The retry and replay topics have a buffer of their own, beside the other.",
+            "retry_high_watermark_messages",
         )
+    )
     return figures
 
 

@@ -260,6 +260,8 @@ class HandlerSettings(BaseModel):
     """Name of a retry topic."""
     dead_letter_topic_name: Text = "{topic}.{group}.dlq"
     """Name of the dead-letter topic."""
+    replay_topic_name: Text = "{topic}.{group}.replay"
+    """Name of the topic that ``streamloop dlq replay`` writes to and only this group reads."""
 
     @field_validator("retry_topics")
     @classmethod
@@ -275,7 +277,7 @@ class HandlerSettings(BaseModel):
     def _retry_template(cls, value: str) -> str:
         return _check_template(value, ("topic", "group", "delay"), ("delay",))
 
-    @field_validator("dead_letter_topic_name")
+    @field_validator("dead_letter_topic_name", "replay_topic_name")
     @classmethod
     def _dead_letter_template(cls, value: str) -> str:
         return _check_template(value, ("topic", "group"), ())
@@ -328,6 +330,10 @@ class ConsumerSettings(HandlerSettings):
     def dead_letter_topic(self, topic: str) -> str:
         """The dead-letter topic of source ``topic``. ConfigurationError when that is not a legal name."""
         return self._topic("dead_letter_topic_name", self.dead_letter_topic_name, topic, "")
+
+    def replay_topic(self, topic: str) -> str:
+        """The replay topic of source ``topic``. ConfigurationError when that is not a legal name."""
+        return self._topic("replay_topic_name", self.replay_topic_name, topic, "")
 
     def _topic(self, setting: str, template: str, topic: str, delay: str) -> str:
         name = template.format(topic=topic, group=self.group, delay=delay)
@@ -499,6 +505,10 @@ class Settings(HandlerSettings):
     """Whether failed attempts of traces that are not sampled are recorded, at most 10/s of each kind."""
     trace_clients: bool = False
     """Whether polls and commits are traced, too."""
+    replay_trace: Annotated[Literal["continue", "link"], Word] = "continue"
+    """Whether what happens to a replayed dead letter goes on in the message's trace, or begins one of its
+    own that is linked to it.
+    """
     trace_flush_timeout: Duration = Field(3.0, le=60)
     """How long a shutdown waits for the last spans to be exported, after the Consumers have left."""
 

@@ -81,15 +81,15 @@ def memory_limit_of_control_group(root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
-def memory_needed(settings: Settings, *, retry_topics: bool) -> int:
+def memory_needed(settings: Settings, *, second_consumer: bool) -> int:
     """The most bytes that messages can take, with what Python itself takes.
 
-    ``retry_topics``: whether any are read.
+    ``second_consumer``: whether retry or replay topics are read.
     """
     fetch = _number(settings, "fetch.max.bytes", FETCH_MAX_BYTES)
     needed = INTERPRETER_BYTES + settings.producer_queue_bytes
     needed += settings.high_watermark_bytes + settings.prefetch_bytes + fetch
-    if retry_topics:
+    if second_consumer:
         needed += settings.retry_high_watermark_bytes + settings.prefetch_bytes + fetch
     return needed
 
@@ -177,8 +177,8 @@ def _memory(
     limit = settings.memory_limit if settings.memory_limit is not None else memory_limit()
     if limit is None:
         return []
-    retries = any(consumer.retry_topics for consumer in consumers)
-    needed = memory_needed(settings, retry_topics=retries)
+    retries = any(consumer.retry_topics or consumer.dead_letter for consumer in consumers)
+    needed = memory_needed(settings, second_consumer=retries)
     if needed <= limit:
         return []
     origin = settings.origin("memory_limit") if settings.memory_limit is not None else "of the control group"

@@ -198,6 +198,10 @@ class Origin(NamedTuple):
         """One of several contexts is sampled: the new trace that links to it is recorded too."""
         return self.parent is None and any(each.trace_flags.sampled for each in self.links)
 
+    def left(self) -> Origin:
+        """A trace of its own, linked to this one."""
+        return Origin(trace.set_span_in_context(INVALID_SPAN, self.context), None, self.links)
+
 
 def origin_of(parent: SpanContext) -> Origin:
     """A message's with this context, and no baggage."""

@@ -15,7 +15,7 @@ import confluent_kafka
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
-from streamloop.kafka.headers import TRACEPARENT
+from streamloop.kafka.headers import TRACEPARENT, headers_of
 from streamloop.telemetry import attributes as at
 from streamloop.telemetry.carrier import MOST_LINKS, read_origin
 
@@ -57,7 +57,7 @@ class ClientSpans:
         topic = next(iter(topics)) if len(topics) == 1 else ""
         links: list[Link] = []
         for message in taken:
-            headers = message.headers() or ()
+            headers = headers_of(message) or ()
             if any(name == TRACEPARENT for name, _ in headers):
                 links += [Link(each) for each in read_origin(list(headers)).links if each.trace_flags.sampled]
             if len(links) >= MOST_LINKS:

@@ -347,4 +347,5 @@ def _tracing(
         wall=wall,
         ids=ids if isinstance(ids, DrawnIds) else None,
         keep_failed=settings.trace_keep_failed and (wrapped or sampler is None),
+        link_replays=settings.replay_trace == "link",
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamloop.engine.states import State
-from streamloop.kafka.headers import read_routing
+from streamloop.kafka.headers import headers_of, read_routing
 
 if TYPE_CHECKING:
     from streamloop.engine.partition import Partition
@@ -70,7 +70,7 @@ def _age_of(part: Partition, message: Any, group: str, wall: float) -> float | N
     if message is None:
         return None
     if part.intake.retries:
-        routing = read_routing(message.headers(), group=group)
+        routing = read_routing(headers_of(message), group=group)
         if routing is not None and routing.not_before_ms is not None:
             return wall - routing.not_before_ms / 1000
     kind, stamp = message.timestamp()

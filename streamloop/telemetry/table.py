@@ -283,7 +283,7 @@ PROCESS_DURATION: Final = _add(
     "messaging_process_duration_seconds", "messaging.process.duration", _H, "s",
     f"{_CONVENTION} messaging.destination.name streamloop.consumer error.type",
     "Duration of processing: each attempt of a handler. error.type is _OTHER for failed ones (loop_failed_total has "
-    "the classes). The destination is there where the consumer reads one topic only (no retry topics).",
+    "the classes). The destination is there where the consumer reads one topic only (neither retry nor replay topics).",
     "As loop_processing_duration_seconds.",
     DURATION_BOUNDS,
 )  # fmt: skip

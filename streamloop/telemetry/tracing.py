@@ -27,7 +27,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from streamloop.engine.retry import Kind
 from streamloop.engine.states import State
-from streamloop.kafka.headers import TRACEPARENT, TRACESTATE, read_routing
+from streamloop.kafka.headers import TRACEPARENT, TRACESTATE, headers_of, read_routing
 from streamloop.kafka.publisher import ReportKind
 from streamloop.telemetry import attributes as at
 from streamloop.telemetry.carrier import (
@@ -101,7 +101,8 @@ class Tracing:
     """The spans of one run. ``ids``: of a provider of our own, whose decisions can be made beforehand.
 
     ``clock``: monotonic seconds; ``wall``: epoch seconds. ``group``, ``client``: as the conventions show
-    them. ``retry_group``: of the Consumer of the retry topics.
+    them. ``retry_group``: of the Consumer of the retry topics. ``link_replays``: what is replayed begins a
+    trace of its own, linked to the message's.
     """
 
     def __init__(
@@ -115,7 +116,9 @@ class Tracing:
         wall: Callable[[], float],
         ids: DrawnIds | None = None,
         keep_failed: bool = True,
+        link_replays: bool = False,
     ) -> None:
+        self._link_replays = link_replays
         self.tracer = tracer
         self.group = group
         self.client = client
@@ -131,13 +134,17 @@ class Tracing:
         self._light = policy.parent_decides and is_w3c()
         self._bound = policy.bound if ids is not None else None
         self._is_source: Callable[[str], bool] = lambda _topic: True
+        self._is_replay: Callable[[str], bool] | None = None
+        """Topics whose messages begin a trace of their own, linked to the one that they bear."""
         self._say_again = clock()
         self._sends: dict[int, tuple[Span, bool]] = {}
         """By publish id: the span, and whether the record is a routed one."""
 
-    def know(self, is_source: Callable[[str], bool]) -> None:
-        """Which topics are source topics; the others are this group's retry topics."""
+    def know(self, is_source: Callable[[str], bool], is_replay: Callable[[str], bool]) -> None:
+        """Which topics are source topics (the others are this group's own), and which are replay topics."""
         self._is_source = is_source
+        if self._link_replays:
+            self._is_replay = is_replay
 
     # ------------------------------------------------------------------------------------------- attempts
 
@@ -146,10 +153,11 @@ class Tracing:
         drawn = False
         origin: Origin | None = None
         attempts = record.attempts
-        if self._light and (attempts is None or attempts.last is None):
+        anew = self._is_replay is not None and self._is_replay(record.part.name.topic)
+        if self._light and (attempts is None or attempts.last is None) and not anew:
             traceparent = tracestate = None
             simple = True
-            for name, value in record.message.headers() or ():
+            for name, value in headers_of(record.message) or ():
                 if name == TRACEPARENT:
                     simple = simple and traceparent is None and value is not None
                     traceparent = value
@@ -208,7 +216,9 @@ class Tracing:
         ``origin``: None when it is not read yet. ``drawn``: it is decided already.
         """
         if origin is None:
-            origin = read_origin(record.message.headers())
+            origin = read_origin(headers_of(record.message))
+            if self._is_replay is not None and self._is_replay(record.part.name.topic):
+                origin = origin.left()
         context, parent = origin.context, origin.parent
         keep = origin.one_sampled
         last = _trace_of(record)
@@ -244,7 +254,7 @@ class Tracing:
         attributes[at.ATTEMPT] = record.attempt
         attributes[at.CONSUMER] = record.part.consumer.spec.name
         if not source:
-            routing = read_routing(raw.headers(), group=self.group)
+            routing = read_routing(headers_of(raw), group=self.group)
             if routing is not None:
                 attributes[at.ORIGINAL] = (
                     f"{routing.original_topic}/{routing.original_partition}/{routing.original_offset}"
@@ -527,7 +537,7 @@ class Tracing:
             span = next((each.span for each in self.ended if each.record is record), _trace_of(record))
         if isinstance(span, trace.Span):
             return shown_ids(span.get_span_context())
-        for name, value in record.message.headers() or ():
+        for name, value in headers_of(record.message) or ():
             match = read_traceparent(value) if name == TRACEPARENT and value else None
             if match is not None:
                 return {"trace_id": match[1].decode()}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from streamloop import codecs
 from streamloop.engine.events import TopicPartition
+from streamloop.kafka import headers as hd
 from streamloop.testing.broker import PARTITIONS, Broker, KafkaRecord, RoutedRecord
 from streamloop.testing.clock import Clock
 from streamloop.testing.errors import HarnessError
@@ -78,6 +79,8 @@ class Harness:
         self._member: Member | None = None
         self._last: Member | None = None
         """The one that has ended last."""
+        self._replayed: set[str] = set()
+        """Places of dead letters that were brought back."""
         self._assembly: Assembly
         self._topics: Topics
 
@@ -142,6 +145,8 @@ class Harness:
             targets = [retry.name for retry in source.retry]
             if source.dead is not None:
                 targets.append(source.dead)
+            if source.replay is not None:
+                targets.append(source.replay)
             for name in targets:
                 target = self._broker.topic(name, count)
                 topics.facts[name] = TargetFacts(len(target.partitions), target.max_message_bytes)
@@ -224,6 +229,37 @@ class Harness:
         if self._member is not None:
             self._member.poke()
         return record
+
+    def replay(self, topic: str | None = None) -> list[KafkaRecord]:
+        """Bring back the dead letters of a source topic (of all by default) that were not brought back yet.
+
+        As ``streamloop dlq replay`` does it: into the replay topic, so that attempts and age start anew.
+        Returns the records there; nothing is handled before run().
+        """
+        now_ms = int(self._clock.wall() * 1000)
+        back: list[KafkaRecord] = []
+        for dead in self.dead_letters(topic):
+            place = f"{dead.topic}/{dead.partition}/{dead.offset}"
+            if place in self._replayed:
+                continue
+            self._replayed.add(place)
+            source = self._topics.sources[dead.original[0]]
+            assert source.replay is not None  # a consumer with dead letters has one
+            stamp = dead.header(hd.ORIGINAL_TIMESTAMP)
+            headers = hd.replay_headers(
+                list(dead.headers),
+                original=hd.Coordinates(*dead.original, None if stamp is None else int(stamp)),
+                group=self._assembly.settings.group,
+                replay_id="harness",
+                replay_count=int(dead.header(hd.REPLAY_COUNT) or 0) + 1,
+                replayed_from=place,
+                now_ms=now_ms,
+            )
+            partition = dead.partition % len(self._broker.topic(source.replay).partitions)
+            back.append(self._broker.append(source.replay, partition, dead.key, dead.value, headers, now_ms))
+        if back and self._member is not None:
+            self._member.poke()
+        return back
 
     def run(self, *, until: Callable[[], bool] | None = None, limit: float | None = None) -> None:
         """Let the loop work until nothing is left that would happen by itself; time passes as it has to.
@@ -416,7 +452,7 @@ class Harness:
 
     def _readable(self, topic: str) -> str:
         self._check_started()
-        return topic if topic in self._topics.retry_names else self._source(topic).name
+        return topic if topic in self._topics.own_names else self._source(topic).name
 
     def _check_started(self) -> None:
         if self._world is None:

@@ -134,7 +134,7 @@ class Member:
             wall=clock.wall,
             tracing=traces.tracing,
         )
-        names = [("source", list(topics.sources)), ("retry", topics.retry_names)]
+        names = [("source", list(topics.sources)), ("retry", topics.own_names)]
         preparer = make_preparer(topics, settings.group, clock=clock.monotonic, wall=clock.wall)
         self.intakes = [
             HarnessIntake(

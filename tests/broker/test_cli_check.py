@@ -30,9 +30,9 @@ def test_ready_to_run_says_so_and_creates_nothing(
     member = check(members, kafka, group, source)
     assert member.wait() == 0
     assert member.lines[-1] == "Ready to run."
-    assert member.lines[:2] == [
+    assert member.lines[:3] == [
         f"The topic {source}.{group}.{name} does not exist yet: streamloop run creates it (create_topics)."
-        for name in ("retry.300ms", "dlq")
+        for name in ("retry.300ms", "replay", "dlq")
     ]
     assert not kafka.topic_exists(f"{source}.{group}.dlq")
     assert kafka.members(group) == {}
@@ -43,10 +43,9 @@ def test_ready_with_every_topic_there_says_nothing_else(
 ) -> None:
     source = topic()
     week = 7 * 86_400_000
-    for name, retention in ((f"{source}.{group}.retry.300ms", 2 * week), (f"{source}.{group}.dlq", -1)):
-        kafka.create_topic(
-            1, name=name, config={"retention.ms": str(retention), "max.message.bytes": "2000000"}
-        )
+    for name, retention in (("retry.300ms", 2 * week), ("replay", 2 * week), ("dlq", -1)):
+        config = {"retention.ms": str(retention), "max.message.bytes": "2000000"}
+        kafka.create_topic(1, name=f"{source}.{group}.{name}", config=config)
     member = check(members, kafka, group, source)
     assert (member.wait(), member.lines) == (0, ["Ready to run."])
 
@@ -70,8 +69,8 @@ def test_missing_topics_that_may_not_be_created_are_2_with_the_commands(
     member = check(members, kafka, group, source, "--no-create-topics")
     assert member.wait() == 2
     said = "\n".join(member.lines)
-    assert f"--create --topic {source}.{group}.retry.300ms" in said
-    assert f"--create --topic {source}.{group}.dlq" in said
+    for name in ("retry.300ms", "replay", "dlq"):
+        assert f"--create --topic {source}.{group}.{name}" in said
 
 
 def test_a_retry_topic_that_would_lose_messages_is_2_with_the_commands_that_mend_it(
