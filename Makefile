@@ -9,7 +9,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UV := uv==0.13.9
 
-.PHONY: help setup demo stack tools dashboards test test-broker test-replay test-stack test-jaeger lint format bench lock clean
+.PHONY: help setup demo stack tools dashboards chart test test-broker test-replay test-console test-stack test-jaeger \
+    test-chart test-image lint format bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -29,26 +30,38 @@ demo: $(STAMP) ## 20,000 orders through the real consumer, killed half-way: need
 stack: $(STAMP) ## Kafka, Jaeger, Prometheus, a sample shop and two members: needs Java 17, Maven and Go
 	$(BIN)/python -m stack.run $(ARGS)
 
-tools: $(STAMP) ## build Jaeger, Prometheus, promtool and the readers of files for the tests and the stack: minutes, once
+tools: $(STAMP) ## build Jaeger, Prometheus, Helm, a Kubernetes control plane .. for the tests and the stack: minutes, once
 	$(BIN)/python -m tests.tools build
 
 dashboards: $(STAMP) ## write Grafana's dashboards from stack/dashboards.py
 	$(BIN)/python -m stack.dashboards
 
-test: $(STAMP) ## every test that needs neither a broker nor programs built with Go
-	$(BIN)/python -m pytest -m "not broker and not tools" $(ARGS)
+chart: $(STAMP) ## write what the Helm chart has from the settings, the rules and the dashboards
+	$(BIN)/python -m helm.generate
+
+test: $(STAMP) ## every test that needs neither a broker nor a browser nor programs built with Go
+	$(BIN)/python -m pytest -m "not broker and not tools and not cluster and not image and not browser" $(ARGS)
 
 test-broker: $(STAMP) ## the tests on a real Apache Kafka: needs Java 17 and Maven
-	$(BIN)/python -m pytest -m "broker and not replay" $(ARGS)
+	$(BIN)/python -m pytest -m "broker and not replay and not cluster and not image and not browser" $(ARGS)
 
 test-replay: $(STAMP) ## replay on a real Apache Kafka: killed, stopped, fenced and cut off at every step
 	$(BIN)/python -m pytest tests/replay $(ARGS)
 
+test-console: $(STAMP) ## the console in Chromium, on real members too: needs chromium, Java 17, Maven and Go
+	$(BIN)/python -m pytest -m browser $(ARGS)
+
 test-stack: $(STAMP) ## the tests with Jaeger, Prometheus, promtool and compose's reader: needs Go
-	$(BIN)/python -m pytest -m "tools and not broker" $(ARGS)
+	$(BIN)/python -m pytest -m "tools and not broker and not browser" --ignore=tests/chart --ignore=tests/cluster $(ARGS)
 
 test-jaeger: $(STAMP) ## the life of an order on a real Kafka in a real Jaeger, and a collector that is away: needs Java, Maven and Go
 	$(BIN)/python -m pytest tests/jaeger tests/broker/test_life_in_jaeger.py $(ARGS)
+
+test-chart: $(STAMP) ## the Helm chart: rendered, validated, and on a Kubernetes control plane: needs Java, Maven and Go
+	$(BIN)/python -m pytest tests/chart tests/cluster $(ARGS)
+
+test-image: $(STAMP) ## the image, built and run: needs root, and Debian's buildah and debootstrap
+	$(BIN)/python -m pytest tests/image $(ARGS)
 
 lint: $(STAMP) ## style, format and types
 	$(BIN)/ruff check .
@@ -62,12 +75,20 @@ format: $(STAMP) ## put the code into the project's format
 bench: $(STAMP) ## messages a second beside bare loops and Java's Parallel Consumer: needs Java 17 and Maven
 	$(BIN)/python -m benchmarks.run $(ARGS)
 
-lock: ## resolve requirements.lock anew, for every Python that is supported
+lock: ## resolve requirements.lock, and the image's locks, anew, for every Python that is supported
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV)
 	printf 'hatchling>=1.27,<2\neditables>=0.5,<1\n' | $(BIN)/python -m uv pip compile pyproject.toml - \
 	    --group dev --all-extras --universal --python-version 3.11 --generate-hashes --upgrade \
 	    --no-header --no-annotate --no-emit-index-url --no-emit-find-links --quiet --output-file requirements.lock
+	sed -n 's/^\([a-z0-9][^ ]*==[^\\]*[^\\ ]\) *\\\{0,1\}$$/\1/p' requirements.lock > image/constraints.txt
+	$(BIN)/python -m uv pip compile pyproject.toml --group image --all-extras --universal --python-version 3.11 \
+	    --constraint image/constraints.txt --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	    --no-emit-find-links --quiet --output-file image/requirements.lock
+	printf 'hatchling>=1.27,<2\n' | $(BIN)/python -m uv pip compile - --universal --python-version 3.11 \
+	    --constraint image/constraints.txt --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	    --no-emit-find-links --quiet --output-file image/build.lock
+	rm image/constraints.txt
 
 clean: ## remove the virtual environment and everything that was built
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis benchmarks/java/target

@@ -1,9 +1,10 @@
 """A million dead letters grouped: how long it takes and how much memory, beside a bare consume loop.
 
 Rivals, each in a process of its own, round by round on the same topic of one real Kafka: `dlq ls` as the
-command line runs it (bounds, ledger, headers, groups), a bare loop that only counts messages, and a bare loop
-that also asks for each message's headers. Shown are medians; the ratios are of CPU time (all threads of the
-process), which other work on the machine changes least. The last line is JSON. It judges no figure.
+command line runs it where nothing was replayed (bounds, headers, groups), a bare loop that only counts
+messages, and a bare loop that also asks for each message's headers. Shown are medians; the ratios are of CPU
+time (all threads of the process), which other work on the machine changes least. The last line is JSON. It
+judges no figure.
 
     python -m benchmarks.dead_letters --letters 1000000 --rounds 3
 """

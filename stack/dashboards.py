@@ -245,6 +245,7 @@ def group_dashboard() -> Dashboard:
                 f"max({failed})",
                 (0.01, "orange"),
                 (0.05, "red"),
+                span=3,
             )
         )
         .with_panel(
@@ -254,6 +255,17 @@ def group_dashboard() -> Dashboard:
                 "none",
                 f"sum(increase(loop_dead_letter_total{{{TOPIC}}}[$__range]))",
                 (0.5, "red"),
+                span=3,
+            )
+        )
+        .with_panel(
+            number(
+                "Open dead letters",
+                "Neither replayed nor purged: `streamloop dlq ls` groups them. One member counts them.",
+                "none",
+                f"sum(max by (group, topic) (loop_dead_letters_open{{{TOPIC}}}))",
+                (0.5, "orange"),
+                span=3,
             )
         )
         .with_panel(
@@ -263,6 +275,7 @@ def group_dashboard() -> Dashboard:
                 "none",
                 f'sum(loop_held_partitions{{{GROUP},reason!="retry_not_due"}})',
                 (1, "orange"),
+                span=3,
             )
         )
         .with_row(Row("Throughput"))
@@ -364,6 +377,24 @@ def group_dashboard() -> Dashboard:
                 ),
                 bars=True,
                 span=6,
+            )
+        )
+        .with_panel(
+            graph(
+                "Open dead letters",
+                "Those that wait for a decision. They go down when they are replayed or purged.",
+                "short",
+                (f"max by (topic) (loop_dead_letters_open{{{TOPIC}}})", "{{topic}}"),
+                span=12,
+            )
+        )
+        .with_panel(
+            graph(
+                "Oldest open dead letter",
+                "How long it has waited for a decision.",
+                "s",
+                (f"max by (topic) (loop_dead_letters_oldest_seconds{{{TOPIC}}})", "{{topic}}"),
+                span=12,
             )
         )
         .with_row(Row("Handlers"))

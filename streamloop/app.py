@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 
 from streamloop.assembly import Assembly, Bounds, Hook
 from streamloop.blocking import run_blocking
+from streamloop.control.records import Scope
 from streamloop.declare import Declaration, HandlerBuild, Middleware, build_handler, declare
 from streamloop.engine.retry import ErrorRules
 from streamloop.errors import ConfigurationError, StreamLoopError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from streamloop.codecs import Codec
+    from streamloop.control.view import GroupView
     from streamloop.engine.retry import Failure
     from streamloop.status import Health, LoopStatus
 
@@ -296,14 +298,25 @@ class StreamLoop(Generic[S]):
         return run.metrics() if run is not None else {}
 
     def pause(self, topic: str | None = None, partition: int | None = None) -> None:
-        """Hold what is assigned, or one topic, or one partition, until resume(); from any thread."""
+        """Hold what this member is assigned, or one topic, or one partition, until resume(); from any thread.
+
+        It is this member's alone. ``streamloop pause`` and the control listener pause the whole group.
+        """
         if self._run is not None:
-            self._run.operator(topic, partition, held=True)
+            self._run.operators.hold(Scope(topic, partition), "loop.pause()")
 
     def resume(self, topic: str | None = None, partition: int | None = None) -> None:
         """End what pause() with the same arguments began; without arguments: all of it."""
         if self._run is not None:
-            self._run.operator(topic, partition, held=False)
+            self._run.operators.release(Scope(topic, partition))
+
+    def group_view(self) -> GroupView | None:
+        """The whole group, as its control topic shows it; from any thread.
+
+        None when the loop does not run, or is on its own (``status().control`` says why).
+        """
+        control = self._run.control if self._run is not None else None
+        return control.view() if control is not None else None
 
     def __repr__(self) -> str:
         names = ", ".join(declaration.name for declaration in self._declarations)

@@ -125,6 +125,8 @@ class Core:
         self.step_log = StepLog()
         self.notices: dict[str, int] = {}
         """How many notices of each kind there were."""
+        self.hold_for: Callable[[str, int], str] | None = None
+        """Why an operator holds a partition ('': nobody does): asked before anything of it starts."""
         self.tracing = tracing
         if tracing is not None:
             tracing.know(topics.is_source, topics.is_replay)
@@ -253,7 +255,13 @@ class Core:
         events: list[Event] = []
         inbox = self._inbox
         while inbox:
-            events.append(inbox.popleft())
+            event = inbox.popleft()
+            events.append(event)
+            if type(event) is ev.Assigned and self.hold_for is not None:
+                why = self.hold_for(event.partition.topic, event.partition.partition)
+                if why:
+                    held = ev.HoldChanged(event.partition, event.epoch, ev.Reason.OPERATOR, True, why)
+                    events.append(held)
         if self.done:
             events.append(ev.Finished(self.done.copy()))
             self.done.clear()

@@ -16,6 +16,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from streamloop.build import Parts, build_parts
+from streamloop.control.link import LEAVE_WITHIN, ControlLink
+from streamloop.control.operators import Operators
+from streamloop.control.topic import name_of, unusable
 from streamloop.engine import events as ev
 from streamloop.engine.events import Reason
 from streamloop.errors import StreamLoopError, TopicError
@@ -28,6 +31,7 @@ from streamloop.ops.operations import Operations
 from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
 from streamloop.report import health_of, left_behind, metrics_of, place_of, status_of
 from streamloop.runners.threads import in_daemon_thread
+from streamloop.status import ControlStatus
 from streamloop.telemetry.exporting import Traces, open_traces
 from streamloop.until_end import GroupEnd
 from streamloop.watchdog import Watchdog, leave_process, only_stuck
@@ -52,6 +56,8 @@ SAY_AGAIN: Final = 30.0
 """Seconds until what is waited for is said again."""
 WATCH_TOPICS: Final = 5.0
 """Seconds between two looks at the topics while running."""
+FIRST_READ: Final = 2.0
+"""Seconds that a start waits for what operators hold in the group."""
 CANCEL_GRACE: Final = 1.0
 """Seconds that handlers get after they were cancelled at the end of the drain time."""
 CLOSE_TIMEOUT: Final = 10.0
@@ -129,7 +135,9 @@ class Run:
         self._end_at = None if runtime is None else self.started_at + runtime
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
-        self._paused: set[tuple[str | None, int | None]] = set()
+        self.control: ControlLink | None = None
+        """The link to the group's control topic; None: it has not begun, or there can be none."""
+        self._control_off: ControlStatus | None = None
         self._watching: TopicWatch | None = None
         self._watch_thread: threading.Thread | None = None
         self._topic_check: TopicCheck | None = None
@@ -145,6 +153,7 @@ class Run:
         self.sources: frozenset[str] = frozenset()
         self.targets: tuple[str, ...] = ()
         """What failed messages go to: retry and dead-letter topics."""
+        self.operators = Operators(lambda: self.wall())  # noqa: PLW0108 - the harness sets its clock later
         self.operations = Operations(self)
         self.traces = Traces()
 
@@ -170,19 +179,10 @@ class Run:
         if self._wake is not None:
             self._wake.set()
 
-    def operator(self, topic: str | None, partition: int | None, *, held: bool) -> None:
-        """Hold or release partitions for the operator."""
-        if held:
-            self._paused = self._paused | {(topic, partition)}
-        elif topic is None and partition is None:
-            self._paused = set()
-        else:
-            self._paused = self._paused - {(topic, partition)}
-
     @property
-    def paused(self) -> frozenset[tuple[str | None, int | None]]:
-        """What an operator holds: (topic, partition); None stands for all."""
-        return frozenset(self._paused)
+    def control_status(self) -> ControlStatus | None:
+        """The group's control topic as this member sees it; None before it was looked for."""
+        return self.control.status() if self.control is not None else self._control_off
 
     @property
     def failed_because(self) -> str:
@@ -230,6 +230,10 @@ class Run:
             self._stop.set()
             if self.watchdog is not None:
                 self.watchdog.stop()
+            control = self.control
+            if control is not None:
+                within = 0.0 if self._stop_now else LEAVE_WITHIN
+                await in_daemon_thread(lambda: control.close(self.failed_because, within))
             await self.operations.close()
             # Last: the Consumers have left their groups, and nobody waits for a collector that is away.
             await in_daemon_thread(lambda: self.traces.close(self.settings.trace_flush_timeout))
@@ -250,10 +254,15 @@ class Run:
             self.assembly, topics, self.bounds, self._poller_ended, self.traces.tracing
         )
         core = parts.core
+        core.hold_for = self.operators.why
+        read_until = time.monotonic() + FIRST_READ
+        self._join_control(topics)
         hooks_ran = False
         try:
             hooks_ran = True
             started = await self._hooks(self.assembly.on_startup, self.settings.startup_timeout, "on_startup")
+            if started and not self._stop.is_set():
+                await self._first_read(read_until)
             if started and not self._stop.is_set():
                 self._begin(parts, topics)
                 await self._until_told(parts)
@@ -264,6 +273,43 @@ class Run:
                 shutdown = self.assembly.on_shutdown[::-1]
                 await self._hooks(shutdown, self.settings.shutdown_timeout, "on_shutdown")
         return self._result()
+
+    def _join_control(self, topics: Topics) -> None:
+        """Follow the group's control topic, if there can be one."""
+        check = self._topic_check
+        assert check is not None
+        name = name_of(self.settings)
+        why = unusable(self.settings, (*topics.sources, *topics.own_names, *topics.dead_names))
+        if why:
+            self._control_off = ControlStatus(name, "off", why)
+            level = logging.INFO if self.settings.control_topic == "off" else logging.WARNING
+            log.log(level, "no control topic: %s; this member is on its own", why, extra={"kind": "control"})
+            return
+        self.control = ControlLink(
+            self.settings,
+            check.admin,
+            status=self.status,
+            took=self.operators.take,
+            applied=lambda: self.operators.applied,
+            facts=lambda: [check.known[each] for each in topics.sources if each in check.known],
+        )
+        self.control.start()
+
+    async def _first_read(self, until: float) -> None:
+        """Nothing is handled before it is known what operators hold, or the bound is over."""
+        control = self.control
+        if control is None:
+            return
+        wait = max(0.0, until - time.monotonic())
+        read = in_daemon_thread(lambda: control.await_first_read(wait))
+        if await self._unless_told(read) and not control.first_read.is_set():
+            log.warning(
+                "the control topic %s could not be read within %g s: what operators hold in the group comes "
+                "into force when it has been",
+                control.topic,
+                FIRST_READ,
+                extra={"kind": "control"},
+            )
 
     async def _await_topics(self, topics: Topics) -> None:
         """Until a broker has answered and the topics are as they have to be, or it is told to stop."""
@@ -364,6 +410,9 @@ class Run:
         )
         self._watch_thread.start()
         if check is not None:
+            self.operations.count_dead_letters(
+                check.admin, topics, lambda topic: ev.TopicPartition(topic, 0) in parts.engine.parts
+            )
             targets = PublishTargets(
                 check.admin, lambda topic: self._call(parts.core.target_missing, topic), self._stop
             )
@@ -416,16 +465,7 @@ class Run:
         self._apply_operator(parts)
 
     def _apply_operator(self, parts: Parts) -> None:
-        paused = self._paused
-        events: list[ev.Event] = []
-        for name, part in parts.engine.parts.items():
-            wanted = any(
-                (topic is None or topic == name.topic) and (partition is None or partition == name.partition)
-                for topic, partition in paused
-            )
-            if wanted != (Reason.OPERATOR in part.outside):
-                detail = "paused by an operator" if wanted else ""
-                events.append(ev.HoldChanged(name, part.epoch, Reason.OPERATOR, wanted, detail))
+        events = self.operators.changes(parts.engine.parts, parts.core.clock())
         if events:
             parts.core.deliver(events)
 
@@ -545,6 +585,7 @@ class Run:
     async def _drain(self, parts: Parts) -> None:
         """Let running handlers end within the drain time, then leave the groups."""
         self.phase = Phase.DRAINING
+        self.operations.drain()
         core = parts.core
         began = self._watch_thread is not None
         if began:

@@ -90,6 +90,8 @@ class TopicCheck:
         self.known: dict[str, TopicFacts] = {}
         """What was found of the topics that are there."""
         self.warnings: list[str] = []
+        self.created: list[str] = []
+        """Topics that it has created."""
         self.violations: list[Violation] = []
         """What was wrong with topics of ours at the last look."""
 
@@ -111,6 +113,7 @@ class TopicCheck:
                 specs += self.specs_of(facts)
         outcome = self.admin.ensure(specs, create=create, timeout=timeout)
         self.warnings += outcome.warnings
+        self.created += outcome.created
         for made in outcome.created:
             log.info("created the topic %s", made, extra={"kind": "topic_created", "topic": made})
         self.violations = outcome.violations

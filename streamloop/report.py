@@ -93,9 +93,12 @@ def status_of(run: Run) -> LoopStatus | None:
         partitions=partitions,
         held_seconds=held_seconds(parts, now),
         publishing=parts.publisher.counters.outstanding,
+        open_dead_letters={topic: found.letters for topic, found in run.operations.open_dead_letters.items()},
         blocked_targets=tuple(f"{each.topic}: {each.reason}" for each in parts.publisher.blocked),
         hanging=run.hanging,
         listening=run.operations.urls,
+        paused=run.operators.status(),
+        control=run.control_status,
     )
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from streamloop.control.link import LEAVE_MARGIN, LEAVE_WITHIN
 from streamloop.kafka.publisher import CLOSE_MARGIN_S
 from streamloop.lifecycle import CANCEL_GRACE, CLOSE_TIMEOUT, PUBLISH_TIMEOUT
+from streamloop.ops.console.application import END_WITHIN
 from streamloop.ops.listener import CLOSE_BOUND
 from streamloop.telemetry.otlp_metrics import FLUSH_BOUND
 
@@ -24,10 +26,12 @@ LISTENERS: Final = 2 * 2 * CLOSE_BOUND
 """Seconds for two listeners, each with its thread and its workers."""
 LOGS: Final = 2.0
 """Seconds for flushing the log (``streamloop.cli.main.leave``)."""
-END: Final = FLUSH_BOUND + LISTENERS + LOGS
-"""Seconds after on_shutdown for metrics, listeners and logs."""
+CONTROL: Final = LEAVE_WITHIN + LEAVE_MARGIN
+"""Seconds for the last word in the group's control topic."""
+END: Final = CONTROL + FLUSH_BOUND + LISTENERS + LOGS
+"""Seconds after on_shutdown for the control topic, metrics, listeners and logs."""
 MARGIN: Final = 3.0
-"""Seconds between the last bound and SIGKILL."""
+"""Seconds between a bound and what relies on it: SIGKILL, or the next pod of a roll-out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,11 @@ class Ending:
 
     left: float
     ended: float
+
+    @property
+    def away(self) -> float:
+        """How long to wait before the next member may be ended, so that only one is away."""
+        return self.left + MARGIN
 
     @property
     def grace(self) -> float:
@@ -50,4 +59,6 @@ def longest(settings: Settings) -> Ending:
     """
     left = settings.drain_timeout + LEAVE
     ended = max(left, settings.startup_timeout) + settings.shutdown_timeout + settings.trace_flush_timeout
-    return Ending(left, ended + END)
+    # A replay that was begun on the console is told to stop when the drain begins, and waited for last.
+    console = END_WITHIN if settings.console else 0.0
+    return Ending(left, ended + console + END)

@@ -107,6 +107,34 @@ class IntakeStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PausedStatus:
+    """What an operator holds: everything (no topic), a topic (no partition) or a partition.
+
+    ``scope``: group or member. ``since``: epoch seconds.
+    """
+
+    scope: str
+    topic: str | None
+    partition: int | None
+    by: str
+    since: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlStatus:
+    """The control topic as this member sees it.
+
+    ``state``: starting, on, away (no broker answers; it is tried again) or off. ``detail`` says why, when it
+    is not on; and what does not work, when it is.
+    """
+
+    topic: str
+    state: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LoopStatus:
     """What a loop is doing. ``held_seconds``: partition-seconds by reason, present holds included."""
 
@@ -120,6 +148,12 @@ class LoopStatus:
     held_seconds: dict[str, float]
     publishing: int = 0
     blocked_targets: tuple[str, ...] = ()
+    open_dead_letters: dict[str, int] = field(default_factory=dict)
+    """Dead letters that wait for a decision, by topic; of the topics that this member counts."""
     hanging: tuple[str, ...] = field(default=())
     listening: dict[str, str] = field(default_factory=dict)
     """Where it answers, by the setting that says so."""
+    paused: tuple[PausedStatus, ...] = ()
+    """What operators hold, in the whole group or at this member alone."""
+    control: ControlStatus | None = None
+    """The group's control topic; None: the loop has not looked for it yet."""

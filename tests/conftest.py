@@ -14,4 +14,4 @@ for name in [name for name in os.environ if name.upper().startswith("STREAMLOOP_
 
 settings.register_profile("streamloop", deadline=None)
 settings.load_profile("streamloop")
-pytest_plugins = ["tests.tools.fixtures"]
+pytest_plugins = ["tests.browser.fixtures", "tests.tools.fixtures"]

@@ -99,8 +99,15 @@ class RunningLoop:
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        wait_until(lambda: self.error or (self.loop._run and self.loop._run.operations.urls), 10, "listeners")
+        wait_until(lambda: self.error or self._listens(), 10, "listeners")
         return self
+
+    def _listens(self) -> bool:
+        run = self.loop._run
+        if run is None:
+            return False
+        asked = (run.settings.ops_address, run.settings.control_address)
+        return len(run.operations.urls) == sum(each is not None for each in asked)
 
     def _run(self) -> None:
         try:

@@ -10,6 +10,7 @@ import pytest
 
 from streamloop import Message, Reject, Retry, StreamLoop
 from streamloop.engine.engine import Engine
+from streamloop.lifecycle import Run
 from streamloop.testing import Harness, HarnessError, Outcome, partition_of
 from tests.loops import billing
 
@@ -19,6 +20,39 @@ if TYPE_CHECKING:
 
 async def do_nothing(value: bytes) -> None:
     return
+
+
+# --------------------------------------------------------------------------------------- the operator's hold
+
+
+def test_a_partition_that_comes_while_an_operator_holds_it_is_held_before_anything_of_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[str] = []
+
+    async def handle(value: str) -> None:
+        started.append(value)
+
+    loop = billing(handle)
+    with Harness(loop, partitions=2) as kafka:
+        kafka.revoke("orders")
+        loop.pause("orders", 1)
+        for partition in range(2):
+            kafka.send("orders", str(partition), partition=partition)
+        with monkeypatch.context() as late:
+            late.setattr(Run, "_apply_operator", lambda *_: None)  # the next tick would come too late
+            kafka.assign("orders")
+            kafka.advance(60)
+        assert started == ["0"]
+        status = loop.status()
+        assert status is not None
+        assert {each.partition: set(each.held) for each in status.partitions if each.topic == "orders"} == {
+            0: set(),
+            1: {"operator"},
+        }
+        loop.resume()
+        kafka.run()
+        assert started == ["0", "1"]
 
 
 # --------------------------------------------------------------------------------- back-pressure and stalls

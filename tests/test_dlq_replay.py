@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from streamloop.cli.dlq_replay import _count_or_share, _rate, _share
 from streamloop.cli.dlq_replay_view import preview_lines, status_lines, summary_lines
 from streamloop.dlq.api import RunStatus
 from streamloop.dlq.letter import DeadLetter
-from streamloop.dlq.plan import Preview, ReplayPlan, ReplaySummary
+from streamloop.dlq.plan import Preview, ReplayPlan, ReplaySummary, RunProgress
 from streamloop.dlq.runs import RunRecord
 from streamloop.dlq.settle import Outcomes, Settling
 from streamloop.dlq.targets import Destination, Edit, Skip, Target, Targets, record_for
@@ -224,6 +225,21 @@ class TestPlan:
             _share("--threshold", "200%")
         with pytest.raises(ConfigurationError, match="--canary 'x' is none"):
             _count_or_share("--canary", "x")
+
+
+def test_everything_a_page_needs_is_json() -> None:
+    progress = RunProgress("r1", "replaying", 3, 2, 5, 9, Outcomes(acked=2), 1.5)
+    found = json.loads(json.dumps(progress.to_json()))
+    assert (found["phase"], found["offsets_total"], found["outcomes"]["acked"]) == ("replaying", 9, 2)
+    summary = ReplaySummary("r1", refused=[("dlq/0/1", "too large")])
+    summary.skipped["purged"] += 2
+    found = json.loads(json.dumps(summary.to_json()))
+    assert (found["refused"], found["skipped"]) == ([["dlq/0/1", "too large"]], {"purged": 2})
+    preview = Preview("all dead letters", "there")
+    preview.targets["t"] += 1
+    assert json.loads(json.dumps(preview.to_json()))["targets"] == {"t": 1}
+    status = RunStatus(RunRecord.new("replay", "ada"), True, Outcomes(dead=1))
+    assert json.loads(json.dumps(status.to_json()))["outcomes"]["dead"] == 1
 
 
 class TestOutcomes:

@@ -172,7 +172,7 @@ def raw(url: str, request: bytes) -> bytes:
         (b"GARBAGE\r\n\r\n", b"400"),
         (b"GET /metrics HTTP/1.0\r\nContent-Length: many\r\n\r\n", b"400"),
         (b"GET /metrics HTTP/1.0\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", b"431"),
-        (b"POST /metrics HTTP/1.0\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5_000, b"413"),
+        (b"POST /metrics HTTP/1.0\r\nContent-Length: 13000\r\n\r\n" + b"x" * 13_000, b"413"),
         (b"POST /metrics HTTP/1.0\r\nContent-Length: 90000000\r\n\r\n", b"413"),
         (b"GET /startup HTTP/1.0\r\n\r\n", b"200"),
     ],
@@ -234,6 +234,7 @@ def test_a_request_without_a_host_is_refused(running: RunningLoop) -> None:
 
 def test_pause_and_resume_need_the_act_token_and_hold_what_they_name() -> None:
     with RunningLoop(nothing, control_act_token=ACT, control_read_token=READ) as loop:
+        wait_until(lambda: loop.run.control is not None and loop.run.control.on, 20, "the control topic")
         wait_until(lambda: loop.metric("loop_assigned_partitions", topic="orders") == 2, 20, "the assignment")
         without = loop.control("/pause", method="POST")
         assert (without.status, without.headers["www-authenticate"]) == (401, "Bearer")
@@ -241,14 +242,57 @@ def test_pause_and_resume_need_the_act_token_and_hold_what_they_name() -> None:
         headers = {**bearer(ACT), "Content-Type": "application/json"}
         body = json.dumps({"topic": "orders", "partition": 1}).encode()
         paused = loop.control("/pause", method="POST", headers=headers, body=body)
-        assert (paused.status, paused.json) == (200, {"paused": [{"topic": "orders", "partition": 1}]})
+        assert (paused.status, paused.json["scope"]) == (200, "group")
+        [hold] = paused.json["paused"]
+        assert (hold["topic"], hold["partition"], hold["by"]) == ("orders", 1, "127.0.0.1")
         wait_until(
             lambda: loop.metric("loop_held_seconds", partition="1", reason="operator") > 0, 10, "the hold"
         )
         assert loop.metric("loop_held_partitions", reason="operator") == 1
         resumed = loop.control("/resume", method="POST", headers=bearer(ACT))
-        assert resumed.json == {"paused": []}
+        assert resumed.json == {"scope": "group", "paused": []}
         wait_until(lambda: loop.metric("loop_held_partitions", reason="operator") == 0, 10, "its end")
+
+
+def test_a_pause_names_who_and_why_reaches_as_far_as_it_says_and_is_shown() -> None:
+    with RunningLoop(nothing, control_act_token=ACT, control_read_token=READ) as loop:
+        wait_until(lambda: loop.run.control is not None and loop.run.control.on, 20, "the control topic")
+        headers = {**bearer(ACT), "Content-Type": "application/json"}
+
+        def post(path: str, **body: Any) -> Any:
+            return loop.control(path, method="POST", headers=headers, body=json.dumps(body).encode()).json
+
+        mine = post("/pause", scope="member", topic="orders", partition=0)
+        assert (mine["scope"], [each["scope"] for each in mine["paused"]]) == ("member", ["member"])
+        everybody = post("/pause", reason="INC-42", by="ann")
+        assert everybody["scope"] == "group"
+        [hold] = [each for each in everybody["paused"] if each["scope"] == "group"]
+        assert (hold["by"], hold["reason"], hold["topic"]) == ("ann (127.0.0.1)", "INC-42", None)
+        wait_until(lambda: loop.metric("loop_held_partitions", reason="operator") >= 2, 10, "the hold")
+        wait_until(lambda: loop.control("/group").json["members"], 10, "the member's status")
+        group = loop.control("/group").json
+        assert group["control"] == {"topic": "billing.control", "state": "on", "detail": ""}
+        assert [each["record"]["member"] for each in group["members"]] == ["member-1"]
+        assert [(each["by"], each["reason"]) for each in group["holds"]] == [("ann (127.0.0.1)", "INC-42")]
+        assert post("/resume", scope="member", topic="orders", partition=0)["scope"] == "member"
+        left = post("/resume")
+        assert left == {"scope": "group", "paused": []}
+        wait_until(lambda: loop.metric("loop_held_partitions", reason="operator") == 0, 10, "its end")
+
+
+def test_without_a_control_topic_a_pause_is_this_members_and_one_for_the_group_is_refused() -> None:
+    with RunningLoop(nothing, control_act_token=ACT, control_topic="off") as loop:
+        wait_until(lambda: loop.metric("loop_assigned_partitions", topic="orders") == 2, 20, "the assignment")
+        headers = {**bearer(ACT), "Content-Type": "application/json"}
+        refused = loop.control("/pause", method="POST", headers=headers, body=b'{"scope": "group"}')
+        assert refused.status == 503
+        assert "control_topic (keyword control_topic) is off" in refused.json["error"]
+        assert loop.control("/group").status == 404
+        paused = loop.control("/pause", method="POST", headers=headers)
+        assert paused.json["scope"] == "member"
+        wait_until(lambda: loop.metric("loop_held_partitions", reason="operator") >= 2, 10, "the hold")
+        shown = wait_until(lambda: loop.control("/status").json.get("control"), 10, "a status")
+        assert (shown["state"], shown["topic"]) == ("off", "billing.control")
 
 
 @pytest.mark.parametrize(
@@ -263,6 +307,7 @@ def test_pause_and_resume_need_the_act_token_and_hold_what_they_name() -> None:
         (b'{"partition": 1}', "application/json", 400, "needs its topic"),
         (b'{"topic": "other"}', "application/json", 400, "it reads orders"),
         (b'{"topics": "orders"}', "application/json", 400, "'topics' is unknown"),
+        (b'{"scope": "world"}', "application/json", 400, "scope is group or member"),
         (b" " * (LONGEST_BODY + 1), "application/json", 413, "larger"),
     ],
 )
@@ -273,7 +318,7 @@ def test_a_bad_body_says_what_is_wrong_with_it_and_pauses_nothing(
     refused = running.control("/pause", method="POST", headers=headers, body=body)
     assert refused.status == status
     assert says in refused.json["error"]
-    assert running.run.paused == frozenset()
+    assert running.run.operators.status() == ()
 
 
 def test_without_an_act_token_nobody_acts_and_without_a_read_token_nobody_sees() -> None:

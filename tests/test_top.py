@@ -159,6 +159,20 @@ def test_a_partition_shows_lag_in_flight_what_holds_it_and_the_message_that_hold
     assert shown.index("orders/3 ") < shown.index("orders/0 ")  # what is held comes first
 
 
+def test_who_paused_what_since_when_and_why_is_shown_and_a_control_topic_that_is_not_in_use() -> None:
+    paused = [
+        {"scope": "group", "topic": None, "partition": None, "by": "ann", "since": 940.0, "reason": "INC-42"},
+        {"scope": "member", "topic": "orders", "partition": 3, "by": "", "since": "x", "reason": ""},
+    ]
+    control = {"topic": "billing.control", "state": "off", "detail": "it may not be made"}
+    shown = drawn(Look("http://a:1", status(at=1000.0, paused=paused, control=control)))
+    assert "paused in the group: everything, by ann 1 min ago: INC-42" in shown
+    assert "paused at this member: orders/3" in shown
+    assert "control topic billing.control: off  it may not be made" in shown
+    on = {"topic": "billing.control", "state": "on", "detail": ""}
+    assert "control topic" not in drawn(Look("http://a:1", status(at=1000.0, control=on)))
+
+
 def test_what_is_not_known_is_a_dash_and_not_0() -> None:
     shown = drawn(Look("http://a:1", status(partitions=[part(5, lag=None, lag_seconds=None)])))
     [row] = [line for line in shown.split("\n") if "orders/5" in line]
@@ -218,6 +232,7 @@ def test_no_text_of_a_member_reaches_the_terminal_as_control_characters_or_marku
     "odd",
     [
         {"partitions": "x", "consumers": 3, "intakes": None},
+        {"paused": [3, {"topic": 3, "since": None, "by": [], "reason": {}}], "control": "x"},
         {"partitions": [1, {"held": [], "holder": 3, "lag": "x", "partition": None}]},
         {"consumers": [{"counts": [], "oldest": [1]}], "uptime": "long", "probes": 3},
         {"intakes": [{"high_watermark_messages": 0, "buffered": True}], "hanging": 1},

@@ -21,11 +21,14 @@ import click
 from streamloop.cli.dlq import dlq
 from streamloop.cli.dlq_replay import COMMANDS as DLQ_COMMANDS
 from streamloop.cli.doctor import doctor
+from streamloop.cli.group import group
 from streamloop.cli.logs import last_line, set_up_logging
 from streamloop.cli.options import overrides, with_settings
+from streamloop.cli.pause import pause, resume
 from streamloop.cli.plan import plan
 from streamloop.cli.target import load_loop
 from streamloop.cli.top import top
+from streamloop.cli.topics import topics
 from streamloop.cli.trace import trace
 from streamloop.errors import StreamLoopError
 from streamloop.settings import ConsumerSettings, Row, Settings, describe, json_schema
@@ -181,10 +184,14 @@ def version() -> None:
 
 for _command in DLQ_COMMANDS:
     dlq.add_command(_command)
+main.add_command(group)
+main.add_command(pause)
+main.add_command(resume)
 main.add_command(dlq)
 main.add_command(doctor)
 main.add_command(plan)
 main.add_command(top)
+main.add_command(topics)
 main.add_command(trace)
 
 

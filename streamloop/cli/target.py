@@ -20,6 +20,7 @@ from streamloop.settings.layers import nearest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from streamloop.assembly import Assembly
     from streamloop.settings import ConsumerSettings, Loaded
 
 _FRAMES: Final = 5
@@ -66,6 +67,9 @@ class Loop(Protocol):
         ends_process: bool = False,
     ) -> Result:
         """Run until a bound or a signal. ``ends_process``: what is stuck then may be ended by os._exit."""
+
+    def assemble(self) -> Assembly:
+        """Everything that a run is made of, checked."""
 
     def check(self, timeout: float = 10.0) -> Report:
         """Compare settings, topics and permissions with what the broker has; ``timeout`` in seconds."""

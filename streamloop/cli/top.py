@@ -125,6 +125,11 @@ def _head(look: Look) -> RenderableType:
         lines.append(_below(said, 2))
     if status.get("publishing"):
         lines.append(Text(f"  records that the broker has not confirmed yet: {number(status['publishing'])}"))
+    lines += [_paused(each, status.get("at")) for each in rows(status, "paused")]
+    control = objects(status.get("control"))
+    if control and (control.get("state") != "on" or control.get("detail")):
+        where = f"  control topic {control.get('topic')}: {control.get('state')}"
+        lines.append(text(f"{where}  {control.get('detail') or ''}"[:LONGEST_WHY], "dim"))
     for name, what in (("blocked_targets", "takes no records: "), ("hanging", "hangs: ")):
         found = status.get(name)
         lines += [
@@ -133,12 +138,27 @@ def _head(look: Look) -> RenderableType:
     return Group(*lines)
 
 
+def _paused(hold: dict[str, Any], now: Any) -> Text:
+    """Who holds what, since when and why."""
+    topic, partition = hold.get("topic"), hold.get("partition")
+    what = "everything" if topic is None else f"{topic}" if partition is None else f"{topic}/{partition}"
+    where = "in the group" if hold.get("scope") == "group" else "at this member"
+    since = hold.get("since")
+    known = isinstance(now, int | float) and isinstance(since, int | float)
+    ago = f" {age(now - since)} ago" if known else ""
+    reason = f": {hold['reason']}" if hold.get("reason") else ""
+    by = f" by {hold['by']}" if hold.get("by") else ""
+    who = f",{by}{ago}" if by or ago else ""
+    return text(f"  paused {where}: {what}{who}{reason}"[:LONGEST_WHY], "bold yellow")
+
+
 def _share(row: dict[str, Any], part: str, whole: str) -> float:
     top, bottom = row.get(part), row.get(whole)
     return top / bottom if isinstance(top, int) and isinstance(bottom, int) and bottom else 0.0
 
 
-def _table(*columns: str, left: Sequence[str] = ()) -> Table:
+def plain_table(*columns: str, left: Sequence[str] = ()) -> Table:
+    """A table without a frame. ``left``: columns that are set left; the others hold numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False, padding=(0, 1))
     for name in columns:
         table.add_column(
@@ -160,7 +180,7 @@ def _oldest(consumer: dict[str, Any]) -> list[str]:
 
 
 def _narrow_consumers(look: Look) -> RenderableType:
-    table = _table("  handler", "runs", "waits", "acked/s", "failed/s", "dead/s", left=("  handler",))
+    table = plain_table("  handler", "runs", "waits", "acked/s", "failed/s", "dead/s", left=("  handler",))
     slowest: list[RenderableType] = []
     for each in rows(look.status or {}, "consumers"):
         rates = look.rates.get(str(each.get("name")), {})
@@ -183,7 +203,7 @@ def _below(line: RenderableType, indent: int = 4) -> RenderableType:
 
 
 def _consumers(look: Look) -> Table:
-    table = _table(
+    table = plain_table(
         *("  handler", "runs", "waits", "acked/s", "failed/s", "retried/s", "dead/s", "acked", "dead"),
         "slowest handlers",
         left=("  handler", "slowest handlers"),
@@ -232,14 +252,14 @@ def _narrow_partitions(shown: Sequence[dict[str, Any]]) -> list[RenderableType]:
         )
         lines.append(_below(line, 2))
         if objects(each.get("holder")):
-            lines.append(_below(Text("position held by ").append_text(_holder(each))))
-        held = _held(objects(each.get("held")))
+            lines.append(_below(Text("position held by ").append_text(holder_text(each))))
+        held = held_text(objects(each.get("held")))
         lines += [_below(reason) for reason in held.split("\n")] if held else []
     return lines
 
 
 def _partition_table(shown: Sequence[dict[str, Any]]) -> Table:
-    table = _table(
+    table = plain_table(
         *("  partition", "lag", "lag time", "in flight", "gap", "holds the commit position", "held"),
         left=("  partition", "holds the commit position", "held"),
     )
@@ -250,8 +270,8 @@ def _partition_table(shown: Sequence[dict[str, Any]]) -> Table:
             age(each.get("lag_seconds")),
             number(each.get("buffered")),
             number(each.get("gap")),
-            _holder(each),
-            _held(objects(each.get("held"))),
+            holder_text(each),
+            held_text(objects(each.get("held"))),
         )
     return table
 
@@ -267,7 +287,8 @@ def _urgency(part: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _holder(part: dict[str, Any]) -> Text:
+def holder_text(part: dict[str, Any]) -> Text:
+    """The message that holds a partition's commit position."""
     holder = objects(part.get("holder"))
     if not holder:
         return text(f"nothing, at {number(part.get('committable'))}", "dim")
@@ -279,7 +300,8 @@ def _holder(part: dict[str, Any]) -> Text:
     return line
 
 
-def _held(held: dict[str, Any]) -> Text:
+def held_text(held: dict[str, Any]) -> Text:
+    """The reasons that hold a partition, with what there is to say about each."""
     line = Text()
     for reason, why in held.items():
         if line:

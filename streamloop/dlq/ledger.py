@@ -16,16 +16,12 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # it has no __all__
-
 from streamloop.dlq.offsets import OffsetSet
 from streamloop.dlq.reading import TIMEOUT, BoundedReader, ReadError, open_bounds, topic_admin
 from streamloop.dlq.runs import KEY, RUNNING, RunRecord
 from streamloop.errors import ConfigurationError, TopicError
-from streamloop.kafka.config import admin_config
-from streamloop.kafka.topic_admin import ALREADY_EXISTS, BrokersUnreachableError
-from streamloop.kafka.topics import UNKNOWN_ID, TopicFacts
+from streamloop.kafka.topic_admin import BrokersUnreachableError
+from streamloop.kafka.topics import UNKNOWN_ID, PlainTopic, TopicFacts
 
 if TYPE_CHECKING:
     import threading
@@ -281,7 +277,7 @@ def ensure_ledger(
             raise TopicError(
                 f"The ledger topic {name} does not exist, and create_topics is off. Create it:\n    {command}"
             )
-        facts = _create(settings, admin, name, factor, values, command, timeout)
+        facts = _create(admin, PlainTopic(name, 1, factor, values), command, timeout)
     if facts.cleanup_policy is not None and facts.cleanup_policy != "compact":
         raise TopicError(
             f"The ledger topic {name} has cleanup.policy={facts.cleanup_policy}: what it says would be "
@@ -292,31 +288,19 @@ def ensure_ledger(
     return facts
 
 
-def _create(
-    settings: Settings,
-    admin: TopicAdmin,
-    name: str,
-    factor: int,
-    values: dict[str, str],
-    command: str,
-    timeout: float,
-) -> TopicFacts:
-    client = AdminClient(admin_config(settings))
-    if admin.cluster_id(timeout).startswith("mockCluster"):
-        client.list_topics(name, timeout=timeout)  # asked by its name, the mock broker makes it
-    else:
-        new = NewTopic(name, num_partitions=1, replication_factor=factor, config=values)
-        try:
-            client.create_topics([new], operation_timeout=timeout)[name].result(timeout)
-        except KafkaException as error:
-            if error.args[0].code() != ALREADY_EXISTS:
-                raise TopicError(
-                    f"The ledger topic {name} does not exist and could not be created "
-                    f"({error.args[0].str()}). Create it:\n    {command}"
-                ) from None
-    facts = _facts(admin, name, timeout, wait=True)
+def _create(admin: TopicAdmin, topic: PlainTopic, command: str, timeout: float) -> TopicFacts:
+    try:
+        refused = admin.create([topic], timeout).get(topic.name)
+    except BrokersUnreachableError as error:
+        raise ReadError(str(error)) from None
+    if refused is not None:
+        raise TopicError(
+            f"The ledger topic {topic.name} does not exist and could not be created ({refused}). Create it:\n"
+            f"    {command}"
+        )
+    facts = _facts(admin, topic.name, timeout, wait=True)
     if facts is None:
-        raise TopicError(f"The ledger topic {name} was created but is not listed yet: start again.")
+        raise TopicError(f"The ledger topic {topic.name} was created but is not listed yet: start again.")
     return facts
 
 

@@ -115,6 +115,11 @@ class RunProgress:
     outcomes: Outcomes = field(default_factory=Outcomes)
     seconds: float = 0.0
 
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return found | {"outcomes": self.outcomes.to_json()}
+
 
 @dataclass(slots=True)
 class ReplaySummary:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from streamloop.dlq.letter import STREAMLOOP
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from streamloop.kafka.topic_admin import TopicAdmin
     from streamloop.settings import ConsumerSettings, Settings
 
+COORDINATOR_MOVES: Final = frozenset({14, 15, 16})
+"""Errors of a group's coordinator that is on its way: asked again."""
 MOST_GROUPS: Final = 200
 """Groups that are asked whether they read a topic."""
 
@@ -220,11 +222,21 @@ def describe_target(target: Target, to_topic: str | None, settings: Settings) ->
 def members_of(settings: Settings, group: str, timeout: float = 10.0) -> int | None:
     """How many members a group has now; None when that can't be told."""
     client: Any = AdminClient(admin_config(settings))
-    try:
-        described = client.describe_consumer_groups([group], request_timeout=timeout)[group].result(timeout)
-    except (KafkaException, TimeoutError):
-        return None
-    return len(described.members)
+    until = time.monotonic() + timeout
+    while True:
+        left = max(0.1, until - time.monotonic())
+        try:
+            described = client.describe_consumer_groups([group], request_timeout=left)[group].result(left)
+            return len(described.members)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.GROUP_ID_NOT_FOUND:
+                return 0
+            if code not in COORDINATOR_MOVES or time.monotonic() >= until:
+                return None
+        except TimeoutError:
+            return None
+        time.sleep(0.1)
 
 
 def groups_that_read(settings: Settings, topic: str, timeout: float) -> list[str]:

@@ -521,7 +521,10 @@ class Engine:
             self._unsaid[part] = None
             warning = event.reason not in EXPECTED
             self.emit(ev.Notice(warning, "held", event.detail, self._naming(part, event.reason)))
-        elif not event.held and event.reason in part.outside:
+        elif event.held:
+            # Held already: there is something else to say about it.
+            part.outside[event.reason] = part.outside[event.reason]._replace(detail=event.detail)
+        elif event.reason in part.outside:
             hold = part.outside.pop(event.reason)
             self.held_seconds[event.reason] += self.now - hold.since
             self._unsaid[part] = None

@@ -199,6 +199,33 @@ def solo_producer_config(settings: Settings, *, message_max_bytes: int | None = 
     return _producer(settings, "-solo", message_max_bytes, {"batch.num.messages": 1, "linger.ms": 0})
 
 
+def control_consumer_config(settings: Settings) -> dict[str, Any]:
+    """Properties of the Consumer that follows the control topic: one partition, assigned, never a group."""
+    config = _consumer(settings, "classic", settings.group, "-control")
+    for name in ("group.instance.id", "partition.assignment.strategy"):
+        config.pop(name, None)
+    return {
+        **config,
+        "isolation.level": "read_uncommitted",  # we write no transactions there, and wait for no one else's
+        "queued.max.messages.kbytes": 1024,
+        "fetch.min.bytes": 1,
+        "fetch.wait.max.ms": 500,
+    }
+
+
+def control_producer_config(settings: Settings) -> dict[str, Any]:
+    """Properties of the Producer that writes to the control topic: seldom, small, and in order."""
+    own = {
+        # Not idempotent, so that it can have no fatal error; one request at a time keeps the order.
+        "enable.idempotence": False,
+        "max.in.flight": 1,
+        "linger.ms": 0,
+        "delivery.timeout.ms": 10_000,
+        "queue.buffering.max.kbytes": 4 * 1024,
+    }
+    return _producer(settings, "-control", None, own)
+
+
 def admin_config(settings: Settings) -> dict[str, Any]:
     """Properties of the AdminClient."""
     _refuse(settings, "admin")

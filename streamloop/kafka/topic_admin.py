@@ -8,13 +8,16 @@ pollers'.
 
 from __future__ import annotations
 
+import re
 import time
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     TopicCollection,
     TopicPartition,
@@ -57,12 +60,29 @@ MOCK_CLUSTER = "mockCluster"
 answer."""
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_TELLING = frozenset({-169, -181, -193})  # _AUTHENTICATION, _SSL, _RESOLVE
+"""Errors of a connection that say what is wrong with the settings."""
+_SINCE = re.compile(r" \(after \d+ms in state [A-Z_]+\)")
+"""Each attempt would make another sentence of it."""
 LISTED_PAUSE_S = 0.05
 """A topic that was just created is asked for this often until every broker knows it."""
 
 
 class BrokersUnreachableError(StreamLoopError):
     """No broker answered in time."""
+
+
+class NewlyMade(Protocol):
+    """What is needed to create a topic. -1: as the broker's defaults say."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def replication_factor(self) -> int: ...
+    @property
+    def config(self) -> Mapping[str, str]: ...
 
 
 @dataclass(slots=True)
@@ -97,7 +117,8 @@ class TopicAdmin:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._client = client_factory(dict(config))
+        self._refusals: deque[KafkaError] = deque(maxlen=20)
+        self._client = client_factory({"error_cb": self._refusals.append, **config})
         self.commands = commands
         self._clock = clock
         self._sleep = sleep
@@ -165,6 +186,19 @@ class TopicAdmin:
                 outcome.violations.append(self._missing(spec, refused.get(name)))
         return outcome
 
+    def create(self, topics: Sequence[NewlyMade], timeout: float) -> dict[str, str]:
+        """Create these topics and wait until they are listed; returns why not for each that can't be.
+
+        One that exists by now is no error. Raises BrokersUnreachableError.
+        """
+        deadline = self._clock() + timeout
+        self._first_look(deadline)
+        refused = self._create(topics, Outcome(), deadline)
+        made = [topic.name for topic in topics if topic.name not in refused]
+        if made:
+            self._await_listed(made, deadline)
+        return refused
+
     def resolve_offsets(
         self, partitions: Iterable[tuple[str, int]], start: Start, timeout: float, *, stable: bool = True
     ) -> dict[tuple[str, int], int | Untold]:
@@ -228,11 +262,15 @@ class TopicAdmin:
 
     def _metadata(self, deadline: float) -> Any:
         # All topics: to ask for one by its name makes brokers with auto.create.topics.enable create it.
+        self._refusals.clear()
         try:
             return self._client.list_topics(timeout=self._left(deadline))
         except KafkaException as error:
+            self._client.poll(0)  # serves error_cb, which knows more than 'no answer'
+            why = next((each for each in self._refusals if each.code() in _TELLING), None)
             raise BrokersUnreachableError(
-                f"No Kafka broker answers at {self.commands.brokers}: {_text(error)}. Check the setting "
+                f"No Kafka broker answers at {self.commands.brokers}: "
+                f"{_text(error) if why is None else _SINCE.sub('', why.str())}. Check the setting "
                 "brokers (and the security settings), and that the brokers run."
             ) from error
 
@@ -321,7 +359,7 @@ class TopicAdmin:
 
     # -- creating
 
-    def _create(self, specs: Sequence[TopicSpec], outcome: Outcome, deadline: float) -> dict[str, str]:
+    def _create(self, specs: Sequence[NewlyMade], outcome: Outcome, deadline: float) -> dict[str, str]:
         """Create them; returns why not for each that can't be."""
         if not self._has_admin_api:
             return self._create_by_asking(specs, outcome, deadline)
@@ -331,7 +369,7 @@ class TopicAdmin:
                     spec.name,
                     num_partitions=spec.partitions,
                     replication_factor=spec.replication_factor,
-                    config=spec.config,
+                    config=dict(spec.config),
                 )
                 for spec in specs
             ],
@@ -352,7 +390,7 @@ class TopicAdmin:
         return refused
 
     def _create_by_asking(
-        self, specs: Sequence[TopicSpec], outcome: Outcome, deadline: float
+        self, specs: Sequence[NewlyMade], outcome: Outcome, deadline: float
     ) -> dict[str, str]:
         """Asked for a topic by its name, a broker without the admin API may create it by itself."""
         refused = {}

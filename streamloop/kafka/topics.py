@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from streamloop.settings.units import show_duration
 
@@ -87,6 +87,20 @@ class Purpose(enum.Enum):
     RETRY = "retry"
     REPLAY = "replay"
     DEAD_LETTER = "dead letter"
+
+
+BROKERS_CHOICE: Final = -1
+"""Partitions or replicas as the broker's defaults say."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTopic:
+    """A topic as it is to be created, with no demand on one that exists. -1: as the broker's defaults say."""
+
+    name: str
+    partitions: int = BROKERS_CHOICE
+    replication_factor: int = BROKERS_CHOICE
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("streamloop.ops")
 
+READ: Final = "read"
+"""May see payloads, headers, keys and error texts."""
+ACT: Final = "act"
+"""May pause, resume and replay."""
 LATE: Final = 1.0
 """Seconds until a wrong token is answered."""
 LATE_AT_ONCE: Final = 2
@@ -79,18 +83,38 @@ class Guard:
 
     def may_read(self, request: Request) -> bool:
         """Whether the request bears the read token. Refuses a wrong one; without any it is False."""
-        token = _bearer(request)
+        token = bearer(request)
         if token is None:
             return False
         if self._read is not None and hmac.compare_digest(_digest(token), self._read):
             return True
         raise self._wrong(request)
 
+    def rights(self, request: Request, token: str | None) -> frozenset[str]:
+        """What this token allows: READ, ACT, or both when the two are the same. Refuses a wrong one.
+
+        Without any: nothing.
+        """
+        if token is None:
+            return frozenset()
+        digest = _digest(token)
+        # All are compared, whichever is right: the time it takes tells nothing.
+        known = ((READ, self._read), (ACT, self._act))
+        found = [right for right, own in known if own is not None and hmac.compare_digest(digest, own)]
+        if not found:
+            raise self._wrong(request)
+        return frozenset(found)
+
+    @property
+    def offered(self) -> frozenset[str]:
+        """The rights for which a token is set."""
+        return frozenset(right for right, own in ((READ, self._read), (ACT, self._act)) if own is not None)
+
     def require_act(self, request: Request) -> None:
         """Refuse a request without the act token."""
         if self._act is None:
             raise RefusedError(403, "nobody may act here: no control_act_token is set")
-        token = _bearer(request)
+        token = bearer(request)
         if token is None:
             raise RefusedError(
                 401,
@@ -120,7 +144,7 @@ class Guard:
         return RefusedError(401, "the token is wrong", ("WWW-Authenticate", 'Bearer error="invalid_token"'))
 
 
-def _bearer(request: Request) -> str | None:
+def bearer(request: Request) -> str | None:
     """The token of the request, or None. RefusedError when the header is of another kind."""
     header = request.headers.get("authorization", "").strip()
     if not header:

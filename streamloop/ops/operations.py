@@ -10,6 +10,9 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from streamloop.dlq.counting import DeadLetterCounter, counted_of
+from streamloop.ops.console.application import Console
+from streamloop.ops.console.letters import desk_of
 from streamloop.ops.control import control_application
 from streamloop.ops.guard import Guard
 from streamloop.ops.listener import Listener
@@ -22,8 +25,11 @@ from streamloop.telemetry.otlp_metrics import OtlpPush
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from streamloop.dlq.counting import Open
+    from streamloop.kafka.topic_admin import TopicAdmin
     from streamloop.lifecycle import Run
     from streamloop.ops.web import Application
+    from streamloop.routing import Topics
 
 log = logging.getLogger("streamloop.ops")
 
@@ -36,6 +42,8 @@ class Operations:
         self._observer: Observer | None = None
         self._listeners: list[Listener] = []
         self._push: OtlpPush | None = None
+        self._console: Console | None = None
+        self._counter: DeadLetterCounter | None = None
 
     def open(self) -> None:
         """Bind what is to be bound, and begin to answer. Raises ConfigurationError."""
@@ -49,8 +57,13 @@ class Operations:
                 self._listen("ops_address", settings.ops_address, probes_application(observer))
             if settings.control_address is not None:
                 guard = Guard(settings.control_read_token, settings.control_act_token, settings.control_hosts)
+                if settings.console:
+                    desk, why_none = desk_of(run)
+                    self._console = Console(run, observer, guard, desk, why_none=why_none)
                 self._listen(
-                    "control_address", settings.control_address, control_application(run, observer, guard)
+                    "control_address",
+                    settings.control_address,
+                    control_application(run, observer, guard, self._console),
                 )
         except BaseException:
             self._close()
@@ -71,6 +84,18 @@ class Operations:
         """Where it answers, by the setting that says so."""
         return {each.setting: each.url for each in self._listeners}
 
+    def count_dead_letters(self, admin: TopicAdmin, topics: Topics, owns: Callable[[str], bool]) -> None:
+        """Begin to count the open dead letters, when somebody may see how many there are."""
+        dead = [(each.name, each.dead) for each in topics.sources.values() if each.dead is not None]
+        if self._observer is not None and self._run.settings.count_dead_letters and dead:
+            self._counter = DeadLetterCounter(self._run.settings, admin, counted_of(dead), owns)
+            self._counter.start()
+
+    @property
+    def open_dead_letters(self) -> dict[str, Open]:
+        """The open dead letters that this member counts, by topic; what is not known is absent."""
+        return self._counter.open if self._counter is not None else {}
+
     def tick(self, now: float) -> None:
         """On the event loop, every 50 ms: renew what is shown, when it is time to."""
         if self._observer is not None:
@@ -89,6 +114,11 @@ class Operations:
         except Exception:
             log.exception("what the listeners show could not be renewed", extra={"kind": "ops"})
 
+    def drain(self) -> None:
+        """The drain begins: what was begun on the console ends, too."""
+        if self._console is not None:
+            self._console.drain()
+
     async def close(self) -> None:
         """Push once more, and answer nobody any more. Takes at most some seconds, off the event loop."""
         if self._observer is not None:
@@ -96,6 +126,10 @@ class Operations:
             await in_daemon_thread(self._close)
 
     def _close(self) -> None:
+        if self._console is not None:
+            self._console.close()
+        if self._counter is not None:
+            self._counter.close()
         if self._push is not None:
             self._push.close()
         for listener in self._listeners:

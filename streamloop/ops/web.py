@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import parse_qsl
 
 import orjson
 
@@ -20,19 +21,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("streamloop.ops")
 
 JSON: Final = "application/json; charset=utf-8"
-LONGEST_BODY: Final = 4_096
+LONGEST_BODY: Final = 12 * 1024
 LONGEST_PATH: Final = 200
+MOST_PARAMETERS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is used of a request. ``headers``: by lower-case name. ``peer``: the address it came from."""
+    """What is used of a request.
+
+    ``headers``: by lower-case name. ``peer``: the address it came from. ``query``: each name's first value.
+    """
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes
     peer: str
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +105,10 @@ class Application:
             if name.startswith("HTTP_")
         }
         headers["content-type"] = str(environ.get("CONTENT_TYPE", ""))
-        request = Request(method, path, headers, _body(environ), str(environ.get("REMOTE_ADDR", "")))
+        peer = str(environ.get("REMOTE_ADDR", ""))
+        request = Request(method, path, headers, _body(environ), peer, _query(environ))
         self.check(request)
-        if path == "/":
+        if path == "/" and path not in self.routes:
             return answer_json({"paths": sorted(self.routes)})
         methods = self.routes.get(path)
         if methods is None:
@@ -111,6 +118,17 @@ class Application:
             allowed = ", ".join(sorted({*methods, *(("HEAD",) if "GET" in methods else ())}))
             raise RefusedError(405, f"{path} takes {allowed}", ("Allow", allowed))
         return handler(request)
+
+
+def _query(environ: WSGIEnvironment) -> dict[str, str]:
+    given = str(environ.get("QUERY_STRING", ""))
+    if not given:
+        return {}
+    try:
+        pairs = parse_qsl(given, keep_blank_values=True, errors="strict", max_num_fields=MOST_PARAMETERS)
+    except ValueError:
+        raise RefusedError(400, "the part of the address after the question mark can't be read") from None
+    return dict(reversed(pairs))
 
 
 def _body(environ: WSGIEnvironment) -> bytes:

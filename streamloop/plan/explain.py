@@ -198,7 +198,7 @@ def time_figures(inputs: Inputs, settings: dict[str, Any], model: Settings, grac
         f"{show_duration(model.startup_timeout)}) + shutdown_timeout "
         f"{show_duration(model.shutdown_timeout)} + "
         f"trace_flush_timeout {show_duration(model.trace_flush_timeout)} + "
-        f"{shutdown.END + shutdown.MARGIN:g} s for metrics, listeners, logs and a margin"
+        f"{shutdown.END + shutdown.MARGIN:g} s for the control topic, metrics, listeners, logs and a margin"
     )
     return [
         Figure(

@@ -104,10 +104,20 @@ def json_schema() -> dict[str, Any]:
     schema = Settings.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "streamloop settings"
+    for model in (schema, *schema["$defs"].values()):
+        for each in model["properties"].values():
+            _allow_none_word(each)
     # What a consumer does not set comes from the loop: a default there would say otherwise.
     for each in schema["$defs"]["ConsumerOverrides"]["properties"].values():
         each.pop("default", None)
     return schema
+
+
+def _allow_none_word(property_schema: dict[str, Any]) -> None:
+    """Where no value is one, the word stands for it, as in the environment."""
+    choices = property_schema.get("anyOf", [])
+    if {"type": "null"} in choices and {"type": "string"} not in choices:
+        choices.append({"const": "none"})
 
 
 def _row(shown: str, name: str, value: object, origin: str) -> Row:

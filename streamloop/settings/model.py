@@ -490,10 +490,37 @@ class Settings(HandlerSettings):
     """Token for acting (/pause, /resume). none: nobody may."""
     control_act_token_file: Annotated[Text | None, NoneWord] = None
     """A file that holds that token."""
+    control_tls: bool = False
+    """Whether browsers reach the control address through a proxy that speaks TLS. Marks cookies as Secure."""
+    console: bool = False
+    """Whether the console, a web page for operators, is served on the control address, at /console/."""
+    jaeger_url: Annotated[Annotated[Text, AfterValidator(units.web_address)] | None, NoneWord] = None
+    """Jaeger's query API as this member reaches it, for traces on the console, such as http://jaeger:16686.
+
+    none: no traces are drawn.
+    """
+    jaeger_link: Annotated[Annotated[Text, AfterValidator(units.web_address)] | None, NoneWord] = None
+    """Jaeger's own page as a browser reaches it: trace ids become links to it. none: no links."""
+    control_topic: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = "auto"
+    """The topic in which the group's members tell each other how they are and what operators hold.
+
+    auto: used where it exists or may be created. off: each member is on its own.
+    """
+    control_topic_name: Text = "{group}.control"
+    """Name of the control topic."""
+    count_dead_letters: bool = True
+    """Whether a member counts the open dead letters, where metrics are shown (loop_dead_letters_open).
+
+    It reads each dead-letter topic once, at no more than 8 MiB/s.
+    """
     metrics_exporter: Annotated[Literal["auto", "otlp", "none"], Word] = "auto"
     """Whether metrics are pushed over OTLP. auto: when OTEL_METRICS_EXPORTER or an OTLP endpoint is set."""
 
-    tracing: Annotated[Literal["auto", "on", "off"], BeforeValidator(_switch)] = "auto"
+    tracing: Annotated[
+        Literal["auto", "on", "off"],
+        BeforeValidator(_switch),
+        WithJsonSchema({"enum": ["auto", "on", "off", True, False]}),
+    ] = "auto"
     """Whether messages are traced. auto: when the program has set a TracerProvider, or OTEL_TRACES_EXPORTER
     or an OTLP endpoint is set. on: also without, to OpenTelemetry's default endpoint.
     """
@@ -527,6 +554,11 @@ class Settings(HandlerSettings):
     """Settings of single consumers, by the consumer's name."""
 
     _assigned: Mapping[SettingPath, Assignment] | None = PrivateAttr(default=None)
+
+    @field_validator("control_topic_name")
+    @classmethod
+    def _control_template(cls, value: str) -> str:
+        return _check_template(value, ("group",), ("group",))
 
     @staticmethod
     def load(

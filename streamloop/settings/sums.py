@@ -8,12 +8,14 @@ connection.
 from __future__ import annotations
 
 import enum
+import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from streamloop.settings.model import MIB, ConsumerSettings, HandlerSettings, Settings
-from streamloop.settings.units import show_duration, show_size
+from streamloop.settings.units import host_and_port, show_duration, show_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,6 +29,8 @@ RETRY_RETENTION_MARGIN: Final = 7 * 86_400.0
 INTERPRETER_BYTES: Final = 80 * MIB
 """What Python and the libraries take before the first message."""
 _UNLIMITED: Final = 2**60
+_ORDINAL: Final = re.compile(r"-\d+$")
+"""So ends the name of a StatefulSet's pod. A Deployment's ends with five letters and digits."""
 
 
 class Severity(enum.Enum):
@@ -101,10 +105,16 @@ def check_sums(
 ) -> list[Problem]:
     """What does not add up, errors first. ``consumers``: all that the loop declares."""
     declared = list(consumers)
-    problems = [*_times(settings), *_memory(settings, declared, memory_limit), *_buffers(settings, declared)]
+    problems = [
+        *_times(settings),
+        *_memory(settings, declared, memory_limit),
+        *_buffers(settings, declared),
+        *_console(settings),
+    ]
     for consumer in declared:
         problems += _consumer(settings, consumer)
-    if instance := settings.kafka_property("consumer", "group.instance.id"):
+    instance = settings.kafka_property("consumer", "group.instance.id")
+    if instance and not (instance == settings.member and _ORDINAL.search(settings.member)):
         problems.append(
             Problem(
                 Severity.WARNING,
@@ -118,6 +128,42 @@ def check_sums(
             )
         )
     return sorted(problems, key=lambda problem: problem.severity is Severity.WARNING)
+
+
+def _console(settings: Settings) -> list[Problem]:
+    if not settings.console:
+        return []
+    where = f"console is on ({settings.origin('console')})"
+    if settings.control_address is None:
+        sentence = (
+            f"{where}, and control_address is not set: the console is served there. Set control_address, "
+            "such as 127.0.0.1:9465, or turn the console off."
+        )
+        return [Problem(Severity.ERROR, "control_address", sentence)]
+    problems = []
+    if settings.control_read_token is None:
+        sentence = (
+            f"{where}, and no control_read_token is set: it shows members and lag, and no dead letters. Set "
+            "control_read_token_file to see them."
+        )
+        problems.append(Problem(Severity.WARNING, "control_read_token", sentence))
+    host = host_and_port(settings.control_address)[0]
+    tokens = settings.control_read_token is not None or settings.control_act_token is not None
+    if tokens and not settings.control_tls and not _only_here(host):
+        sentence = (
+            f"{where} at {settings.control_address}, which others can reach, without TLS: tokens and cookies "
+            "travel in clear text. Listen on 127.0.0.1, or put a proxy that speaks TLS before it and set "
+            "control_tls."
+        )
+        problems.append(Problem(Severity.WARNING, "control_tls", sentence))
+    return problems
+
+
+def _only_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _times(settings: Settings) -> list[Problem]:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
@@ -35,6 +36,7 @@ _LONGEST_SECONDS: Final = 100 * 365 * 86_400
 _BYTES: Final = TypeAdapter(ByteSize)
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _LISTEN: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})", re.ASCII)
+_WEB: Final = re.compile(r"https?://[A-Za-z0-9._:\[\]/~%-]+")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _BROKER: Final = re.compile(
     r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?"
@@ -154,6 +156,20 @@ def address(value: str) -> str:
     if match is None or int(match["port"]) > 65_535:
         raise ValueError("give host:port, such as 127.0.0.1:9464, 0.0.0.0:9464 (everywhere) or [::]:9464")
     return value.strip()
+
+
+def web_address(value: str) -> str:
+    """The base of a web address, without a slash at its end: ``http://jaeger:16686``."""
+    found = value.strip().rstrip("/")
+    hint = "give an http or https address without user, query and fragment, such as http://jaeger:16686"
+    try:
+        parts = urlsplit(found)
+        port = parts.port
+    except ValueError:
+        raise ValueError(hint) from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not _WEB.fullmatch(found):
+        raise ValueError(hint)
+    return found
 
 
 def host_and_port(value: str) -> tuple[str, int]:

@@ -114,6 +114,10 @@ def collect(run: Run) -> Scrape:
     versions = (__version__, platform.python_version(), confluent_kafka.libversion()[0])
     scrape.put(table.PROCESS_CPU, round(time.process_time(), 3), group)
     scrape.put(table.BUILD_INFO, 1, group, *versions)
+    for topic, open_ in run.operations.open_dead_letters.items():
+        scrape.put(table.DEAD_LETTERS_OPEN, open_.letters, group, topic)
+        age = 0.0 if open_.oldest is None else max(0.0, scrape.at - open_.oldest)
+        scrape.put(table.DEAD_LETTERS_OLDEST, round(age, 3), group, topic)
     if run.parts is not None:
         _Collection(run, run.parts, scrape).all()
     return scrape

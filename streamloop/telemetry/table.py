@@ -91,6 +91,17 @@ DEAD_LETTER: Final = _add(
     "Messages that the dead-letter topic has (the broker confirmed it).",
     "Every one is a message that was not handled: find its error in the log or its headers, mend the cause, replay.",
 )  # fmt: skip
+DEAD_LETTERS_OPEN: Final = _add(
+    "loop_dead_letters_open", "loop.dead_letters.open", _G, "{message}", "group topic",
+    "Dead letters that wait for a decision: not replayed, purged or imported. By the member that has partition 0 of the "
+    "source topic; absent while unknown. topic is the source topic, or the dead-letter topic where several share it.",
+    "Above 0: streamloop dlq ls groups them by error. Mend the cause, replay them, or purge what nobody needs.",
+)  # fmt: skip
+DEAD_LETTERS_OLDEST: Final = _add(
+    "loop_dead_letters_oldest_seconds", "loop.dead_letters.oldest", _G, "s", "group topic",
+    "Age of the oldest of them; 0 when there is none.",
+    "Old ones are forgotten ones: decide, before retention (if the topic has one) does.",
+)  # fmt: skip
 REDELIVERED: Final = _add(
     "loop_redelivered_total", "loop.redelivered", _C, "{message}", "group consumer topic",
     "Messages that this member received again: after a rebalance, a lost partition, or a retry that was not due.",

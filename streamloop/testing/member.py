@@ -157,6 +157,7 @@ class Member:
         self.run_state = run = Run(assembly, Bounds())
         parts: Any = Parts(self.engine, core, self.publisher, self.intakes, capacities)  # type: ignore[arg-type]
         run.parts = parts
+        core.hold_for = run.operators.why
         run.know(topics)
         run.wall = clock.wall
         run.traces = traces

@@ -306,7 +306,7 @@ def test_health_status_and_metrics_of_a_run(
     assert loop.health().live is False
     assert loop.status() is None
     with Running(loop) as running:
-        running.until(lambda: len(running.status().partitions) == 4 if loop.status() else False)
+        running.until(lambda: len(running.status().partitions) == 6 if loop.status() else False)
         first = loop.metrics()
         assert DESIGNED - {"loop_failed_total"} <= set(first)
         series = first["loop_processed_total"]
@@ -338,7 +338,7 @@ def test_health_status_and_metrics_of_a_run(
         assert running.metric("loop_failed_total", type="builtins.ConnectionError") == 1
         assert running.metric("loop_processed_total", outcome="acked") == 1
         assert running.metric("loop_processed_total", outcome="retried") == 1
-        assert running.metric("loop_assigned_partitions") == 4
+        assert running.metric("loop_assigned_partitions") == 6
         assert running.metric("loop_backlog", state="buffered") >= 1
         assert running.metric("loop_inflight_bytes") > 0
         running.until(lambda: running.metric("loop_commits_total", result="ok") > 0, what="a commit")

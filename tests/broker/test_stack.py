@@ -12,7 +12,7 @@ import pytest
 from stack.run import Stack, guide
 from tests.realkafka import Members, wait_until
 from tests.realkafka.node import HOST
-from tests.stack.names import METRICS, NOT_EXPORTED_YET, OTHERS, documents, named, recordings
+from tests.stack.names import METRICS, OTHERS, documents, named, recordings
 from tests.stack.test_dashboards import BOARDS, expressions
 
 pytestmark = [pytest.mark.tools("jaeger", "prometheus"), pytest.mark.timeout(300)]
@@ -77,7 +77,7 @@ def test_every_expression_runs_on_prometheus_and_names_only_what_members_export(
     assert len(everything) > 40
     for name, expression in everything:
         stack.prometheus.query(expression)  # ValueError when it is refused
-        for metric in named(expression) - recordings() - OTHERS - NOT_EXPORTED_YET:
+        for metric in named(expression) - recordings() - OTHERS:
             family = re.sub("_(bucket|sum|count)$", "", metric)
             assert metric in exported or family in families, f"{name}: nobody exports {metric}"
 

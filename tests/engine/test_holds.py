@@ -52,6 +52,19 @@ def test_B4_clearing_one_reason_leaves_the_others(order: tuple[int, ...]) -> Non
     assert not shell.part().stopped
 
 
+def test_a_hold_that_goes_on_for_another_reason_in_words_says_so_and_counts_from_when_it_began() -> None:
+    shell = Shell()
+    shell.assign()
+    hold(shell, Reason.OPERATOR)
+    began = shell.part().outside[Reason.OPERATOR].since
+    shell.step(
+        ev.HoldChanged(ORDERS, shell.epochs[ORDERS], Reason.OPERATOR, held=True, detail="bob, too"), wait=5
+    )
+    assert shell.part().outside[Reason.OPERATOR] == (began, "bob, too")
+    hold(shell, Reason.OPERATOR, held=False)
+    assert Reason.OPERATOR not in shell.part().outside
+
+
 @pytest.mark.parametrize("reason", list(Reason))
 def test_a_reason_from_outside_stops_what_is_buffered_only_where_it_must(reason: Reason) -> None:
     shell = Shell(ConsumerSpec("billing", concurrency=1))

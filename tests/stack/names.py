@@ -21,9 +21,6 @@ METRICS = COUNTERS_AND_GAUGES | {
 }
 """Series that members export."""
 
-NOT_EXPORTED_YET = frozenset({"loop_dead_letters_open"})
-"""Known from the ledger of replays; a rule without a series never fires."""
-
 OTHERS = frozenset({"up"})
 """Prometheus' own."""
 

@@ -1,4 +1,4 @@
-"""The fixtures `jaeger`, `prometheus`, `promtool`, `compose`, `grafana`; the rule for machines without Go.
+"""The fixtures `jaeger`, `prometheus`, `promtool`, `compose`, `grafana`, `helm`; what if there is no Go.
 
 A test that asks for one of them bears the marker `tools`; one that starts programs by itself names them in
 it: @pytest.mark.tools("jaeger"). Where Go is missing it is skipped, with one line that says what to install;
@@ -13,6 +13,7 @@ import pytest
 from tests.tools.build import (
     COMPOSE,
     GRAFANA,
+    HELM,
     JAEGER,
     PROMETHEUS,
     PROMTOOL,
@@ -22,6 +23,7 @@ from tests.tools.build import (
 )
 from tests.tools.compose import Compose
 from tests.tools.grafana import Grafana
+from tests.tools.helm import Helm
 from tests.tools.jaeger import Jaeger
 from tests.tools.prometheus import Prometheus
 from tests.tools.promtool import Promtool
@@ -32,6 +34,7 @@ NEEDED: dict[str, Tool] = {
     "promtool": PROMTOOL,
     "compose": COMPOSE,
     "grafana": GRAFANA,
+    "helm": HELM,
 }
 """The program behind each fixture."""
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()
@@ -41,7 +44,7 @@ REQUIRED = os.environ.get("REQUIRE_TOOLS") == "1"
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "tools(*names): needs Jaeger, Prometheus, promtool or a reader of files, built with Go; "
+        "tools(*names): needs Jaeger, Prometheus, promtool, Helm or a reader of files, built with Go; "
         "skipped with the reason when Go is missing, required in CI",
     )
 
@@ -98,6 +101,13 @@ def compose() -> Compose:
 def grafana() -> Grafana:
     """Reads dashboards."""
     return Grafana()
+
+
+@pytest.fixture(scope="session")
+def helm() -> Iterator[Helm]:
+    """Helm without a cluster: templates and lint."""
+    with Helm() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

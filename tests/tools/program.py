@@ -46,12 +46,24 @@ class Answer:
         return json.loads(self.body)
 
 
-def request(url: str, query: Mapping[str, str] | None = None, *, post: bytes | None = None) -> Answer | None:
-    """Ask a program on this machine. None when nothing listens; an error status is an answer too."""
+def request(
+    url: str,
+    query: Mapping[str, str] | None = None,
+    *,
+    post: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    seconds: float = ANSWER_SECONDS,
+) -> Answer | None:
+    """Ask a program on this machine. None when nothing listens; an error status is an answer too.
+
+    seconds: how long it may take to answer (default 10); None when it takes longer.
+    """
     address = f"{url}?{urllib.parse.urlencode(query)}" if query else url
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(urllib.request.Request(address, data=post), timeout=ANSWER_SECONDS) as answer:
+        with opener.open(
+            urllib.request.Request(address, data=post, headers=dict(headers or {})), timeout=seconds
+        ) as answer:
             return Answer(answer.status, answer.read())
     except urllib.error.HTTPError as error:
         with error:

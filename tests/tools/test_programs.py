@@ -18,7 +18,17 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from tests.realkafka import wait_until
 from tests.realkafka.node import HOST
-from tests.tools import JAEGER, Jaeger, Prometheus, Promtool, Tool, ToolUnavailableError, build
+from tests.tools import (
+    JAEGER,
+    Helm,
+    HelmError,
+    Jaeger,
+    Prometheus,
+    Promtool,
+    Tool,
+    ToolUnavailableError,
+    build,
+)
 from tests.tools.build import TOOLS
 from tests.tools.program import request
 
@@ -157,6 +167,22 @@ def test_promtool_checks_the_text_form_of_metrics(promtool: Promtool) -> None:
         promtool.check_metrics("loop_x_total one\n")
 
 
+def test_helm_makes_objects_of_a_chart_and_says_why_it_refuses(helm: Helm, tmp_path: Path) -> None:
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: small\nversion: 1.0.0\n")
+    (tmp_path / "values.yaml").write_text("size: 3\n")
+    (tmp_path / "templates" / "map.yaml").write_text(
+        "{{ if gt (int .Values.size) 5 }}{{ fail `size is at most 5` }}{{ end }}\n"
+        "kind: ConfigMap\nmetadata: {name: {{ .Release.Name }}}\ndata: {size: {{ .Values.size | quote }}}\n"
+    )
+    assert "v4.3.1" in helm.run("version")
+    [made] = helm.template(tmp_path, release="shop", values={"size": 4})
+    assert made["metadata"]["name"] == "shop"
+    assert made["data"] == {"size": "4"}
+    with pytest.raises(HelmError, match="size is at most 5"):
+        helm.template(tmp_path, values={"size": 6})
+
+
 def test_every_pin_has_a_version_and_a_place_of_its_own() -> None:
     assert {tool.name: tool.version for tool in TOOLS} == {
         "compose": "2.9.0",
@@ -164,6 +190,14 @@ def test_every_pin_has_a_version_and_a_place_of_its_own() -> None:
         "promtool": "0.316.0",
         "prometheus": "0.316.0",
         "jaeger": "1.76.0",
+        "helm": "4.3.1",
+        "etcd": "3.7.3",
+        "kube-apiserver": "1.34.4",
+        "kube-controller-manager": "1.34.4",
+        "kube-scheduler": "1.34.4",
+        "kwok": "0.7.0",
+        "keda-crds": "2.18.1",
+        "prometheus-crds": "0.85.0",
     }
     assert len({tool.path for tool in TOOLS}) == len(TOOLS)
 

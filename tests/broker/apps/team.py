@@ -259,6 +259,8 @@ class Team:
             "revoke_wait": 2.0,
             "drain_timeout": 5.0,
             "retry_topics": "none",
+            # What is not about dead letters reads no replay topic either: partitions are the source's alone.
+            "dead_letter": False,
             **settings,
         }
 
