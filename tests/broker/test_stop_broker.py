@@ -113,7 +113,8 @@ def test_H1_a_broker_that_is_gone_when_it_stops_does_not_keep_the_process(
         member.terminate()
     # Drain (2 s), what is left of the handlers (1 s), the groups (10 s), the publisher (5 s), and a margin.
     for member in first:
-        assert member.wait(40) == 3
+        # 0 where the broker had confirmed the dead letter before it went.
+        assert member.wait(40) in (0, 3)
         said = [line for line in member.lines if "streamloop.librdkafka" in line]
         assert len(said) < 50, "librdkafka says it some twenty times a second"
 

@@ -203,6 +203,8 @@ def test_H1_a_rolling_restart_handles_each_message_once(
 
     running = [start_service(members, kafka, group, source, *options) for _ in range(2)]
     everyone = list(running)
+    for member in running:  # before that, a signal ends a process as any other
+        member.wait_for_line(READY, timeout=60)
 
     def ended() -> list[str]:
         return [line.split()[0] for member in everyone for line in printed(member, "end")]
