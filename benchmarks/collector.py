@@ -33,7 +33,7 @@ from tests.realkafka.node import BENCH_JVM, HOST, free_ports
 from tests.test_collector_away import black_hole
 
 if TYPE_CHECKING:
-    from tests.realkafka import Members
+    from tests.realkafka import Member, Members
 
 WAYS: Final = ("off", "answers", "refuses", "silent")
 KEYS: Final = 1_000
@@ -55,14 +55,17 @@ class Figure:
     dropped_spans: int
 
 
-def member(brokers: str, topic: str, messages: int) -> Figure:
-    """Handle so many messages in this process; the environment says where telemetry goes."""
+def member(brokers: str, topic: str, messages: int, ops_address: str) -> Figure:
+    """Handle so many messages in this process; the environment says where telemetry goes.
+
+    ``ops_address``: where /metrics is served; '' for nowhere.
+    """
     loop: StreamLoop[None] = StreamLoop(
         f"bench-{uuid.uuid4().hex[:8]}",
         brokers=brokers,
         log_level="ERROR",
         trace_flush_timeout=FLUSH_SECONDS,
-        ops_address=f"{HOST}:0",
+        ops_address=ops_address or None,
     )
     handled = 0
     first = last = (0.0, 0.0)
@@ -132,8 +135,20 @@ def measure(bench: Bench, messages: int, share: float, way: str) -> Figure:
     if bench.endpoints[way]:
         env["OTEL_EXPORTER_OTLP_ENDPOINT"] = bench.endpoints[way]
     process = bench.processes.start_module(
-        "benchmarks.collector", "member", bench.brokers, bench.topic, str(messages), name="member", env=env
+        "benchmarks.collector",
+        "member",
+        bench.brokers,
+        bench.topic,
+        str(messages),
+        f"{HOST}:0",
+        name="member",
+        env=env,
     )
+    return figure_of(process)
+
+
+def figure_of(process: Member) -> Figure:
+    """What a member that was started measured of itself. Raises RivalFailedError when it failed."""
     code = process.wait(RUN_SECONDS)
     figures = [line for line in process.lines if line.startswith("{")]
     if code != 0 or not figures:
@@ -196,9 +211,9 @@ def main(rounds: int, messages: int) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["member", brokers, topic, messages]:
+        case ["member", brokers, topic, messages, ops_address]:
             os.environ.setdefault("OTEL_BSP_SCHEDULE_DELAY", "200")
-            print(json.dumps(asdict(member(brokers, topic, int(messages)))), flush=True)
+            print(json.dumps(asdict(member(brokers, topic, int(messages), ops_address))), flush=True)
             os._exit(0)  # an exporter that is stuck is not waited for, as in `streamloop run`
         case ["collect"]:
             collect()
