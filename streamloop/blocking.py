@@ -13,8 +13,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from streamloop.errors import StreamLoopError
+from streamloop.leaving import leave
 from streamloop.lifecycle import DRAIN_TIMED_OUT
-from streamloop.watchdog import leave_process
 
 if TYPE_CHECKING:
     from streamloop.lifecycle import Run, RunResult
@@ -57,7 +57,7 @@ def _take_signals(run: Run) -> list[tuple[int, Any]]:
         run.stop(f"{name} received", at_once=True)
         if run.ends_process:
             log.warning("a second signal: stopping at once")
-            leave_process(DRAIN_TIMED_OUT)
+            leave(DRAIN_TIMED_OUT)
 
     return [(number, signal.signal(number, take)) for number in (signal.SIGTERM, signal.SIGINT)]
 

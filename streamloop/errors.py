@@ -60,3 +60,8 @@ class OutcomeError(StreamLoopError):
 
     Every message of it failed.
     """
+
+
+def short_class(name: str) -> str:
+    """An error's class without its module."""
+    return name.rpartition(".")[2] or name

@@ -27,6 +27,7 @@ from streamloop.kafka.positions import TopicLookup
 from streamloop.kafka.publish_targets import PublishTargets
 from streamloop.kafka.topic_admin import BrokersUnreachableError
 from streamloop.kafka.topics import Change, TopicChange, TopicFacts, TopicWatch
+from streamloop.leaving import leave
 from streamloop.ops.operations import Operations
 from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
 from streamloop.report import health_of, left_behind, metrics_of, place_of, status_of
@@ -34,7 +35,7 @@ from streamloop.runners.threads import in_daemon_thread
 from streamloop.status import ControlStatus
 from streamloop.telemetry.exporting import Traces, open_traces
 from streamloop.until_end import GroupEnd
-from streamloop.watchdog import Watchdog, leave_process, only_stuck
+from streamloop.watchdog import Watchdog, only_stuck
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -510,7 +511,7 @@ class Run:
         """On the watchdog's thread: the event loop can't end the run."""
         self._end.because(reason, WATCHDOG)
         if self.ends_process:
-            leave_process(WATCHDOG)
+            leave(WATCHDOG)
 
     # ------------------------------------------------------------------------------------------ topics
 

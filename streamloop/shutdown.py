@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from streamloop.control.link import LEAVE_MARGIN, LEAVE_WITHIN
 from streamloop.kafka.publisher import CLOSE_MARGIN_S
+from streamloop.leaving import FLUSH_BOUND as FLUSH_LOGS
 from streamloop.lifecycle import CANCEL_GRACE, CLOSE_TIMEOUT, PUBLISH_TIMEOUT
 from streamloop.ops.console.application import END_WITHIN
 from streamloop.ops.listener import CLOSE_BOUND
@@ -24,11 +25,9 @@ LEAVE: Final = CANCEL_GRACE + CLOSE_TIMEOUT + PUBLISH_TIMEOUT + CLOSE_MARGIN_S
 """Seconds after the drain until the member has left its groups and everything written is confirmed."""
 LISTENERS: Final = 2 * 2 * CLOSE_BOUND
 """Seconds for two listeners, each with its thread and its workers."""
-LOGS: Final = 2.0
-"""Seconds for flushing the log (``streamloop.cli.main.leave``)."""
 CONTROL: Final = LEAVE_WITHIN + LEAVE_MARGIN
 """Seconds for the last word in the group's control topic."""
-END: Final = CONTROL + FLUSH_BOUND + LISTENERS + LOGS
+END: Final = CONTROL + FLUSH_BOUND + LISTENERS + FLUSH_LOGS
 """Seconds after on_shutdown for the control topic, metrics, listeners and logs."""
 MARGIN: Final = 3.0
 """Seconds between a bound and what relies on it: SIGKILL, or the next pod of a roll-out."""

@@ -144,10 +144,3 @@ def only_stuck(parts: Parts) -> bool:
         and all(each.given_up for each in running)
         and not any(part.routing for part in parts.engine.parts.values())
     )
-
-
-def leave_process(code: int) -> None:
-    """End the process from a thread that is not stuck: flush the logs, bounded, and leave."""
-    from streamloop.cli.main import leave
-
-    leave(code)

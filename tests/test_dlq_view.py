@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from streamloop.cli.dlq_values import MOST_HEX, MOST_LINES, pretty, show_header, show_value
 from streamloop.cli.dlq_view import after_groups, after_letter, groups_view, letter_view
 from streamloop.codecs import codec_for
 from streamloop.dlq.groups import Grouper, Groups
 from streamloop.dlq.letter import DeadLetter, letter_of
+from streamloop.dlq.values import MOST_HEX, MOST_LINES, pretty, show_header, show_value
 from tests.dead_letters import CONNECT, KAFKA, SPRING, TRACE, message, own
 
 HARMFUL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")

@@ -474,7 +474,7 @@ def test_the_page_has_every_check_and_no_other() -> None:
 def doctor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     import sys
 
-    monkeypatch.setattr(cli, "leave", sys.exit)
+    monkeypatch.setattr("streamloop.cli.doctor.leave", sys.exit)
 
     def call(*arguments: str, findings: list[Finding] | None = None) -> Result:
         if findings is not None:

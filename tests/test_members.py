@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamloop.cli.members import fetch
+from streamloop.http_get import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,17 +11,10 @@ from click.testing import CliRunner, Result
 from rich.console import Console, RenderableType
 
 from streamloop.cli import main as cli
-from streamloop.cli.waterfall import (
-    Scale,
-    Span,
-    fetch_trace,
-    messages_of,
-    spans_of,
-    trace_id_of,
-    tree,
-    waterfall,
-)
+from streamloop.cli.waterfall import bar, waterfall
 from streamloop.errors import ConfigurationError
+from streamloop.telemetry.jaeger import Span, fetch_trace, messages_of, spans_of, trace_id_of
+from streamloop.telemetry.waterfall import Scale, tree
 from tests.test_top import member
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -155,8 +148,8 @@ def test_on_a_narrow_terminal_names_and_errors_stay_whole_and_the_bars_go(width:
 def test_a_wait_of_minutes_leaves_room_for_spans_of_milliseconds() -> None:
     scale = Scale(life(), width=32)
     assert len(scale.waits) == 1
-    bars = {span.name: scale.bar(span).plain for span in life()}
-    assert all(len(bar) == 32 for bar in bars.values())
+    bars = {span.name: bar(scale, span).plain for span in life()}
+    assert all(len(drawn) == 32 for drawn in bars.values())
     first, second = bars["process orders"], bars["process orders.billing.retry.5s"]
     assert first.count("━") >= 8
     assert second.count("━") >= 8
@@ -171,9 +164,9 @@ def test_bars_stay_within_their_width_whatever_the_times_are() -> None:
     ):
         scale = Scale(spans, width=32)
         for span in spans:
-            bar = scale.bar(span).plain
-            assert len(bar) == 32
-            assert bar.count("━") + bar.count("╸") >= 1
+            drawn = bar(scale, span).plain
+            assert len(drawn) == 32
+            assert drawn.count("━") + drawn.count("╸") >= 1
 
 
 def test_spans_whose_ids_go_in_a_circle_or_whose_parents_are_missing_are_each_drawn_once() -> None:

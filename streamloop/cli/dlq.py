@@ -166,7 +166,7 @@ def show(
                 out.write(line(found))
             return
         decode = decoder_for(letter, consumers)
-        base = base or getattr(settings, "jaeger_link", None)
+        base = base or settings.jaeger_link
         again = again_of(given, settings.group)
         console = Console(highlight=False)
         console.print(letter_view(letter, state=state, decode=decode, jaeger=base, full=full))

@@ -1,7 +1,7 @@
 """How dead letters look on a terminal: their groups as a table, one of them whole.
 
 Pure: no question is asked here. What a payload, a header or an error says is another's text and goes through
-``text`` or ``dlq_values``. Called by ``streamloop dlq ls`` and ``show``.
+``text`` or ``dlq.values``. Called by ``streamloop dlq ls`` and ``show``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from streamloop.cli.dlq_values import show_header, show_value
-from streamloop.cli.show import NONE, moment, number, short_class, size, text
+from streamloop.cli.show import NONE, moment, number, size, text
 from streamloop.dlq.filters import show_key
 from streamloop.dlq.groups import OPEN
 from streamloop.dlq.letter import UNKNOWN
+from streamloop.dlq.values import show_header, show_value
+from streamloop.errors import short_class
 from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from streamloop.cli.target import load_loop
 from streamloop.doctor.finding import Finding, Level
 from streamloop.errors import StreamLoopError
 from streamloop.kafka.config import check_properties
+from streamloop.leaving import leave
 from streamloop.preflight import topics_of
 from streamloop.settings import Settings
 from streamloop.settings.units import duration
@@ -86,8 +87,6 @@ def doctor(
         counts = ", ".join(f"{report.count(level)} {level.value}" for level in Level)
         hidden = "" if show_all or not report.count(Level.OK) else " (--all shows what is ok)"
         click.echo(f"{counts}{hidden}, in {report.seconds:.1f} s")
-    from streamloop.cli.main import leave  # it imports this module
-
     leave(report.exit_code(strict=strict))
 
 

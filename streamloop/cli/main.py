@@ -9,12 +9,10 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
-import os
 import platform
 import sys
-import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -31,6 +29,7 @@ from streamloop.cli.top import top
 from streamloop.cli.topics import topics
 from streamloop.cli.trace import trace
 from streamloop.errors import StreamLoopError
+from streamloop.leaving import leave
 from streamloop.settings import ConsumerSettings, Row, Settings, describe, json_schema
 from streamloop.settings.units import duration
 from streamloop.version import __version__
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 CHECK_WAIT: Final = "10s"
 """How long ``streamloop check`` waits for a broker."""
-_FLUSH_SECONDS: Final = 2.0
 
 
 def _seconds(_context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -193,24 +191,6 @@ main.add_command(plan)
 main.add_command(top)
 main.add_command(topics)
 main.add_command(trace)
-
-
-def leave(code: int) -> NoReturn:
-    """End the process at once, with what was logged and printed flushed: a stuck thread can't keep it."""
-    # A thread that hangs while it logs holds the handler's lock, so even the flush has a bound.
-    flush = threading.Thread(target=_flush, daemon=True)
-    flush.start()
-    flush.join(_FLUSH_SECONDS)
-    os._exit(code)
-
-
-def _flush() -> None:
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            pass  # the reader has gone
 
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from streamloop.cli.members import fetch, member_url
+from streamloop.cli.members import member_url
 from streamloop.errors import StreamLoopError
+from streamloop.http_get import fetch
 from streamloop.telemetry import table
 from streamloop.telemetry.logs import printable
 

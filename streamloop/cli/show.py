@@ -74,11 +74,6 @@ def size(value: Any) -> str:
     return f"{amount:.1f} GiB"
 
 
-def short_class(name: str) -> str:
-    """An error's class without its module."""
-    return name.rpartition(".")[2] or name
-
-
 def moment(epoch_ms: int | None) -> str:
     """A time in UTC, to the millisecond."""
     if epoch_ms is None:

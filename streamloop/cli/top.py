@@ -22,9 +22,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from streamloop.cli.members import Look, Member, look_at, member_url, objects, rows
+from streamloop.cli.members import Look, Member, look_at, member_url
 from streamloop.cli.show import NONE, age, number, rate, size, text
 from streamloop.errors import ConfigurationError
+from streamloop.http_get import objects, rows
 from streamloop.settings.units import duration
 
 if TYPE_CHECKING:

@@ -24,11 +24,12 @@ from rich.text import Text
 from streamloop.cli.find import Committed, Finder, FindError, Hop, Story, groups_of, trace_of
 from streamloop.cli.members import member_url
 from streamloop.cli.options import overrides
-from streamloop.cli.show import NONE, age, moment, number, short_class, size, text
-from streamloop.cli.waterfall import JaegerError, fetch_trace, messages_of, trace_id_of, waterfall
-from streamloop.errors import ConfigurationError, StreamLoopError
+from streamloop.cli.show import NONE, age, moment, number, size, text
+from streamloop.cli.waterfall import waterfall
+from streamloop.errors import ConfigurationError, StreamLoopError, short_class
 from streamloop.settings import Settings
 from streamloop.settings.units import duration
+from streamloop.telemetry.jaeger import JaegerError, fetch_trace, messages_of, trace_id_of
 from streamloop.telemetry.logs import printable, shown_key
 
 if TYPE_CHECKING:

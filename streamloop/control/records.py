@@ -60,10 +60,6 @@ class Scope:
         """The record's key."""
         return OPERATOR + (EVERYTHING if self.topic is None else str(self)).encode()
 
-    def covers(self, topic: str, partition: int) -> bool:
-        """Whether the partition is meant."""
-        return self.topic in (None, topic) and self.partition in (None, partition)
-
     @staticmethod
     def of_key(key: bytes) -> Scope | None:
         """The scope of an operator's record; None: the key is not one of ours."""

@@ -21,6 +21,7 @@ from rich.table import Table
 from streamloop import dlq
 from streamloop.demo.orders import TOPIC, Expected, records
 from streamloop.dlq import Filter, ReplayPlan
+from streamloop.kafka.headers import headers_of
 from streamloop.settings import Settings
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class DeadLetters:
             messages = self._consumer.consume(500, 0.02)
             for message in messages:
                 if message.error() is None:
-                    headers: dict[str, Any] = dict(message.headers() or ())
+                    headers: dict[str, Any] = dict(headers_of(message) or ())
                     where = tuple(
                         (headers.get(f"streamloop-original-{name}") or b"?").decode()
                         for name in ("partition", "offset")

@@ -172,10 +172,6 @@ def open_bounds(
     return Bounds(ranges, ids, asking.cluster_id(), read_committed, tuple(expired))
 
 
-def _of_topic(places: Sequence[Places], topic: str) -> list[Places]:
-    return [each for each in places if each.topic == topic]
-
-
 def _asked(places: Sequence[Places], place: Partition) -> tuple[int | None, int | None]:
     """The first and the last offset that the filter can mean in this partition; None: no such bound."""
     mine = [each for each in places if each.topic == place[0] and each.partition in (None, place[1])]

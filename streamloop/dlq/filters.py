@@ -123,11 +123,6 @@ class Filter:
         """Whether every dead letter matches."""
         return self == ALL
 
-    @property
-    def needs_value(self) -> bool:
-        """Whether ``matches`` looks at the record's value."""
-        return bool(self.values)
-
     def matches(self, letter: DeadLetter) -> bool:
         """Whether the letter is meant."""
         if self.fingerprints and not letter.fingerprint.startswith(self.fingerprints):

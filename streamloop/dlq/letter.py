@@ -90,11 +90,8 @@ class DeadLetter:
 def letter_of(message: Any) -> DeadLetter:
     """The dead letter of a confluent-kafka Message (one without an error). Never raises."""
     kind, stamp = message.timestamp()
-    exact = True
-    try:
-        headers: hd.RawHeaders = message.headers() or []
-    except SystemError as error:  # a name that is not UTF-8
-        headers, exact = hd.mend(message, error), False
+    found, exact = hd.exact_headers_of(message)
+    headers = found or []
     # Of duplicates the last one is the newest: routers that append put theirs behind.
     named: dict[str, bytes | None] = dict(headers)
     known = _read(named, headers) if named else _NOTHING

@@ -10,9 +10,9 @@ import resource
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from streamloop.cli.members import get_json
 from streamloop.doctor.finding import Finding, Level, error, ok, unknown, warn
 from streamloop.doctor.wire import listens
+from streamloop.http_get import get_json
 from streamloop.settings import Severity, check_sums
 from streamloop.settings.sums import memory_limit_of_control_group, memory_needed
 from streamloop.settings.units import host_and_port, show_duration

@@ -152,11 +152,20 @@ def headers_of(message: Any) -> RawHeaders | None:
     try:
         found: RawHeaders | None = message.headers()
     except SystemError as error:
-        found = mend(message, error)
+        found = _mend(message, error)
     return found
 
 
-def mend(message: Any, error: SystemError) -> RawHeaders:
+def exact_headers_of(message: Any) -> tuple[RawHeaders | None, bool]:
+    """The same, with whether all names are as they were sent; False only at a Message's first reading."""
+    try:
+        found: RawHeaders | None = message.headers()
+    except SystemError as error:
+        return _mend(message, error), False
+    return found, True
+
+
+def _mend(message: Any, error: SystemError) -> RawHeaders:
     """Give a Message, whose headers() just raised ``error`` for the first time, headers that can be read."""
     broken = message.headers()  # now without an exception
     cause = error.__cause__

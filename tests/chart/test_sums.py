@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamloop import shutdown
-from streamloop.cli import main as cli
 from streamloop.settings import Settings
 from streamloop.settings.sums import memory_needed
 from streamloop.settings.units import duration, show_duration, size
@@ -122,7 +121,6 @@ def test_the_bounds_are_those_that_the_program_has() -> None:
     ending = shutdown.longest(settings)
     assert ending.left > settings.drain_timeout
     assert ending.grace > ending.ended > ending.left + settings.shutdown_timeout
-    assert cli._FLUSH_SECONDS == shutdown.LOGS
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamloop.cli.waterfall import Span
 from streamloop.dlq.plan import Preview
 from streamloop.dlq.targets import Skip, Target
 from streamloop.errors import ConfigurationError
 from streamloop.ops.console.letters import _preview, desk_of, plan_of
 from streamloop.ops.console.traces import trace_of, trace_view
 from streamloop.ops.web import RefusedError
+from streamloop.telemetry.jaeger import Span
 
 if TYPE_CHECKING:
     from tests.console.conftest import Browser

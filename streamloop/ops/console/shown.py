@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from streamloop.cli.dlq_values import pretty, show_value
 from streamloop.dlq.filters import show_key
+from streamloop.dlq.values import pretty, show_value
 from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:

@@ -6,17 +6,19 @@ the console's API.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from streamloop.errors import ConfigurationError
 from streamloop.ops.console.shown import shown_text
 from streamloop.ops.web import RefusedError
 from streamloop.telemetry import attributes as names
+from streamloop.telemetry.jaeger import JaegerError, fetch_trace, trace_id_of
+from streamloop.telemetry.waterfall import Scale, longest_wait, tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from streamloop.cli.waterfall import Span
+    from streamloop.telemetry.jaeger import Span
 
 MOST_SPANS: Final = 300
 COLUMNS: Final = 1_000
@@ -25,9 +27,6 @@ COLUMNS: Final = 1_000
 
 def trace_of(url: str, given: str) -> dict[str, Any]:
     """The trace as rows with their bars. RefusedError when there is none, or Jaeger can't be asked."""
-    from streamloop.cli.waterfall import JaegerError, fetch_trace, trace_id_of
-    from streamloop.errors import ConfigurationError
-
     try:
         trace_id = trace_id_of(given)
         spans = fetch_trace(url, trace_id)
@@ -46,8 +45,6 @@ def trace_of(url: str, given: str) -> dict[str, Any]:
 
 def trace_view(trace_id: str, spans: Sequence[Span]) -> dict[str, Any]:
     """The rows of a trace that has one span at least."""
-    from streamloop.cli.waterfall import Scale, tree
-
     began = min(span.start for span in spans)
     scale = Scale(spans, COLUMNS)
     known = {span.span_id for span in spans}
@@ -89,16 +86,6 @@ def trace_view(trace_id: str, spans: Sequence[Span]) -> dict[str, Any]:
         "failed": sum(span.failed for span in spans),
         "services": [shown_text(s, 100) for s in dict.fromkeys(s.service for s in spans if s.service)][:20],
         "waits": [column / COLUMNS for column in scale.waits],
-        "longest_wait": _longest_wait(spans) if scale.waits else None,
+        "longest_wait": longest_wait(spans) / 1e9 if scale.waits else None,
         "rows": rows,
     }
-
-
-def _longest_wait(spans: Sequence[Span]) -> float:
-    ends: list[tuple[int, int]] = []
-    for start, end in sorted((span.start, span.end) for span in spans):
-        if ends and start <= ends[-1][1]:
-            ends[-1] = (ends[-1][0], max(ends[-1][1], end))
-        else:
-            ends.append((start, end))
-    return max((after[0] - before[1] for before, after in pairwise(ends)), default=0) / 1e9
