@@ -11,28 +11,27 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
 from streamloop.cli.members import member_url
-from streamloop.cli.options import overrides
+from streamloop.cli.options import CommandT, decorated, overrides
+from streamloop.cli.options import mistakes as sentences
 from streamloop.cli.target import load_loop
 from streamloop.dlq.filters import Filter
 from streamloop.dlq.ledger import read_ledger
 from streamloop.dlq.reading import ReadError
 from streamloop.dlq.topics import DeadTopic, dead_letter_topics
-from streamloop.errors import ConfigurationError, StreamLoopError
+from streamloop.errors import ConfigurationError
 from streamloop.settings import Settings
 from streamloop.settings.model import is_secret
-from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import Console
 
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from streamloop.declare import HandlerBuild
     from streamloop.dlq.letter import DeadLetter
     from streamloop.dlq.reading import Progress
-
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 INTERRUPTED: Final = 130
 REDRAW: Final = 0.1
@@ -64,7 +61,7 @@ class Target:
 
 def with_cluster(command: CommandT) -> CommandT:
     """Add --app, --brokers, --group, --config and --set: see ``settings_of``."""
-    return _decorated(
+    return decorated(
         command,
         click.option(
             "--app",
@@ -91,7 +88,7 @@ def with_cluster(command: CommandT) -> CommandT:
 
 def with_topics(command: CommandT) -> CommandT:
     """Add --topic to name dead-letter topics: see ``target_of``."""
-    return _decorated(
+    return decorated(
         command,
         click.option(
             "--topic",
@@ -109,7 +106,7 @@ def with_filter(command: CommandT) -> CommandT:
     def many(*names: str, metavar: str, text: str) -> Callable[[Any], Any]:
         return click.option(*names, multiple=True, metavar=metavar, help=f"{text} Repeatable.")
 
-    return _decorated(
+    return decorated(
         command,
         many("--error", metavar="CLASS", text="Error class, in full or its last part."),
         many("--fingerprint", metavar="HEX", text="Fingerprint, or its beginning."),
@@ -129,12 +126,6 @@ def with_filter(command: CommandT) -> CommandT:
             help="Only letters that died again after a replay, or only those that did not.",
         ),
     )
-
-
-def _decorated(command: CommandT, *decorators: Callable[[Any], Any]) -> CommandT:
-    for decorate in reversed(decorators):
-        command = decorate(command)
-    return command
 
 
 FILTER_OPTIONS: Final = (
@@ -259,10 +250,8 @@ def mistakes() -> Iterator[None]:
     # What the clients say of brokers that are away is told in a sentence.
     logging.getLogger("streamloop").addHandler(logging.NullHandler())
     try:
-        yield
-    except StreamLoopError as error:
-        click.echo("\n".join(map(printable, str(error).split("\n"))), err=True)
-        sys.exit(error.exit_code)
+        with sentences():
+            yield
     except BrokenPipeError:
         sys.stderr.close()  # the reader has gone: nothing is left to be said to it
         sys.exit(1)

@@ -6,7 +6,6 @@ loop can't be read, so that nothing was looked at. Called by the command line.
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -15,15 +14,13 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from streamloop.cli.options import overrides, with_settings
+from streamloop.cli.options import mistakes, overrides, seconds, with_settings
 from streamloop.cli.target import load_loop
 from streamloop.doctor.finding import Finding, Level
-from streamloop.errors import StreamLoopError
 from streamloop.kafka.config import check_properties
 from streamloop.leaving import leave
 from streamloop.preflight import topics_of
 from streamloop.settings import Settings
-from streamloop.settings.units import duration
 from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:
@@ -38,18 +35,11 @@ STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.ERROR: "bold red
 _AREAS: Final = 20
 
 
-def _seconds(_context: click.Context, parameter: click.Parameter, value: str) -> float:
-    try:
-        return duration(value)
-    except ValueError as problem:
-        raise click.BadParameter(f"{value!r}: {problem}.", param=parameter) from None
-
-
 @click.command()
 @click.argument("target", metavar="[MODULE:LOOP]", required=False)
 @click.option(
     "--wait",
-    callback=_seconds,
+    callback=seconds,
     default=WAIT,
     show_default=True,
     metavar="DURATION",
@@ -75,11 +65,8 @@ def doctor(
     """
     from streamloop.doctor.examine import examine
 
-    try:
+    with mistakes():
         patient = _patient(target, config, options, wait)
-    except StreamLoopError as problem:
-        click.echo(str(problem), err=True)
-        sys.exit(problem.exit_code)
     report = examine(patient, told=_nothing if as_json else _printer(show_all=show_all))
     if as_json:
         click.echo(orjson.dumps(report.to_json(), option=orjson.OPT_INDENT_2))

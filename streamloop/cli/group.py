@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,13 +14,11 @@ import orjson
 from rich.console import Console, Group
 from rich.text import Text
 
-from streamloop.cli.options import overrides, with_settings
+from streamloop.cli.options import mistakes, overrides, with_settings
 from streamloop.cli.show import NONE, age, moment, number, text
 from streamloop.cli.top import held_text, holder_text, plain_table
 from streamloop.control.outside import GroupControl
-from streamloop.errors import StreamLoopError
 from streamloop.settings import Settings
-from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,14 +117,11 @@ def group(as_json: bool, everything: bool, config: Path | None, **options: Any) 
 
     It reads the group's control topic: give --brokers and --group. Exit code 1 when there is none.
     """
-    try:
+    with mistakes():
         loaded = Settings.load(yaml_path=config, command_line=overrides(options))
         loaded.require("brokers", "group")
         with GroupControl(loaded.settings) as control:
             view = control.view()
-    except StreamLoopError as error:
-        click.echo("\n".join(map(printable, str(error).split("\n"))), err=True)
-        sys.exit(error.exit_code)
     if as_json:
         shown = {each.name: getattr(view, each.name) for each in fields(view)}
         shown |= {"lag": view.lag, "waiting_retry": view.waiting_retry}

@@ -10,8 +10,6 @@ import importlib.metadata
 import json
 import logging
 import platform
-import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -21,7 +19,7 @@ from streamloop.cli.dlq_replay import COMMANDS as DLQ_COMMANDS
 from streamloop.cli.doctor import doctor
 from streamloop.cli.group import group
 from streamloop.cli.logs import last_line, set_up_logging
-from streamloop.cli.options import overrides, with_settings
+from streamloop.cli.options import mistakes, overrides, seconds, with_settings
 from streamloop.cli.pause import pause, resume
 from streamloop.cli.plan import plan
 from streamloop.cli.target import load_loop
@@ -31,7 +29,6 @@ from streamloop.cli.trace import trace
 from streamloop.errors import StreamLoopError
 from streamloop.leaving import leave
 from streamloop.settings import ConsumerSettings, Row, Settings, describe, json_schema
-from streamloop.settings.units import duration
 from streamloop.version import __version__
 
 if TYPE_CHECKING:
@@ -40,22 +37,6 @@ if TYPE_CHECKING:
 
 CHECK_WAIT: Final = "10s"
 """How long ``streamloop check`` waits for a broker."""
-
-
-def _seconds(_context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    try:
-        return None if value is None else duration(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r}: {error}.", param=parameter) from None
-
-
-@contextmanager
-def _mistakes() -> Iterator[None]:
-    try:
-        yield
-    except StreamLoopError as error:
-        click.echo(str(error), err=True)
-        sys.exit(error.exit_code)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -67,7 +48,7 @@ def main() -> None:
 @main.command()
 @click.argument("target", metavar="MODULE:LOOP")
 @click.option("--max-messages", type=click.IntRange(min=1), metavar="N", help="End after this many messages.")
-@click.option("--max-runtime", callback=_seconds, metavar="DURATION", help="End after this time.")
+@click.option("--max-runtime", callback=seconds, metavar="DURATION", help="End after this time.")
 @click.option("--until-end", is_flag=True, help="End when everything that was there at the start is handled.")
 @with_settings
 def run(
@@ -82,7 +63,7 @@ def run(
 
     The working directory is on the path. SIGTERM and SIGINT drain; a second one stops at once.
     """
-    with _mistakes():
+    with mistakes():
         loop = load_loop(target)
         loop.configure(overrides(options), config=config)
         formatter = set_up_logging(loop.load_settings().settings)
@@ -106,7 +87,7 @@ def run(
 @click.argument("target", metavar="MODULE:LOOP")
 @click.option(
     "--wait",
-    callback=_seconds,
+    callback=seconds,
     default=CHECK_WAIT,
     show_default=True,
     metavar="DURATION",
@@ -115,7 +96,7 @@ def run(
 @with_settings
 def check(target: str, wait: float, config: Path | None, **options: Any) -> None:
     """Check imports, settings and topics without handling anything. Exit code 2 when something is wrong."""
-    with _mistakes():
+    with mistakes():
         loop = load_loop(target)
         loop.configure(overrides(options), config=config)
         report = loop.check(timeout=wait)
@@ -146,7 +127,7 @@ def config(
         return
     from streamloop.kafka.config import check_properties
 
-    with _mistakes():
+    with mistakes():
         consumers: Sequence[ConsumerSettings] = ()
         if target is None:
             loaded = Settings.load(yaml_path=config, command_line=overrides(options))

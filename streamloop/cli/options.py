@@ -6,16 +6,20 @@ commands.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
-from streamloop.errors import ConfigurationError
+from streamloop.errors import ConfigurationError, StreamLoopError
 from streamloop.settings.describe import DURATIONS, SIZES, describe_field, settings_in_order
 from streamloop.settings.layers import SetName, option
 from streamloop.settings.model import Settings
+from streamloop.settings.units import duration
+from streamloop.telemetry.logs import printable
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -24,7 +28,8 @@ _BY_HAND: Final = frozenset({"topics"})
 
 def with_settings(command: CommandT) -> CommandT:
     """Add --config, an option for each setting, --topic, and --set for what is nested."""
-    decorators = [
+    return decorated(
+        command,
         click.option(
             "--config",
             type=click.Path(path_type=Path),
@@ -49,10 +54,33 @@ def with_settings(command: CommandT) -> CommandT:
             ),
         ),
         *(_option(name) for name in settings_in_order() if name not in _BY_HAND),
-    ]
+    )
+
+
+def decorated(command: CommandT, *decorators: Callable[[Any], Any]) -> CommandT:
+    """The command with these decorators, the first one outermost."""
     for decorate in reversed(decorators):
         command = decorate(command)
     return command
+
+
+def seconds(_context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """The callback of an option that is a duration."""
+    try:
+        return None if value is None else duration(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}.", param=parameter) from None
+
+
+@contextmanager
+def mistakes() -> Iterator[None]:
+    """Within it a user's mistake, or what can't be had, is a sentence on stderr and an exit code."""
+    try:
+        yield
+    except StreamLoopError as error:
+        # What brokers and files say may be in it.
+        click.echo("\n".join(map(printable, str(error).split("\n"))), err=True)
+        sys.exit(error.exit_code)
 
 
 def overrides(options: dict[str, Any]) -> dict[str, object]:

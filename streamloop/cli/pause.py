@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamloop.cli.options import overrides, with_settings
+from streamloop.cli.options import mistakes, overrides, seconds, with_settings
 from streamloop.cli.show import age, moment
 from streamloop.control.outside import GroupControl
 from streamloop.control.records import OperatorHold, Scope
-from streamloop.errors import ConfigurationError, StreamLoopError
+from streamloop.errors import ConfigurationError
 from streamloop.settings import Settings
-from streamloop.settings.units import duration
 from streamloop.telemetry.logs import printable
 
 if TYPE_CHECKING:
@@ -27,13 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from streamloop.control.view import GroupView, MemberView
-
-
-def _seconds(_context: click.Context, parameter: click.Parameter, value: str) -> float:
-    try:
-        return duration(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r}: {error}.", param=parameter) from None
 
 
 def _me() -> str:
@@ -48,7 +40,7 @@ _where = click.argument("where", metavar="[TOPIC[/PARTITION]]", required=False)
 _by = click.option("--by", metavar="NAME", help="Who does it, for the others. Else user@host.")
 _wait = click.option(
     "--wait",
-    callback=_seconds,
+    callback=seconds,
     default="10s",
     show_default=True,
     metavar="DURATION",
@@ -100,7 +92,7 @@ def _act(
     reason: str | None,
 ) -> None:
     """``reason`` None: resume."""
-    try:
+    with mistakes():
         scope = Scope() if where is None else Scope.parse(where)
         loaded = Settings.load(yaml_path=path, command_line=overrides(options))
         loaded.require("brokers", "group")
@@ -121,9 +113,6 @@ def _act(
                 _say(f"paused {scope} in group {before.group} (by {by}{why})")
             done, late = control.await_applied(offset, wait)
             left = control.view()
-    except StreamLoopError as error:
-        click.echo("\n".join(map(printable, str(error).split("\n"))), err=True)
-        sys.exit(error.exit_code)
     _tell_members(done, late, wait)
     if reason is None:
         _tell_holds(left, "")

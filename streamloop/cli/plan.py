@@ -6,13 +6,13 @@ into its limits. Called by the command line.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from streamloop.cli.measure import measure, metrics_url
-from streamloop.errors import ConfigurationError, StreamLoopError
+from streamloop.cli.options import mistakes
+from streamloop.errors import ConfigurationError
 from streamloop.plan.calculate import calculate
 from streamloop.plan.inputs import HandlerKind, Inputs, Source, option
 from streamloop.plan.render import FORMATS, as_helm, as_json, as_settings, as_text
@@ -127,12 +127,9 @@ def plan(
     streamloop plan --handler-mean 20ms --handler-p99 200ms --rate 5000/s --partitions 24
     streamloop plan --measure pod-0:9464 --measure pod-1:9464 --format helm
     """
-    try:
+    with mistakes():
         known = {name: value for name, value in given.items() if value is not None} | dict(limits)
         click.echo(_planned(known, urls, over, consumer, form), nl=form in ("text", "json"))
-    except StreamLoopError as error:
-        click.echo(str(error), err=True)
-        sys.exit(error.exit_code)
 
 
 def _planned(

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from streamloop.cli.options import overrides, with_settings
+from streamloop.cli.options import mistakes, overrides, seconds, with_settings
 from streamloop.cli.target import load_loop
-from streamloop.errors import StreamLoopError, TopicError
+from streamloop.errors import TopicError
 from streamloop.kafka.source_topics import create_missing, read_topics
 from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
 from streamloop.settings import Settings
-from streamloop.settings.units import duration
 
 if TYPE_CHECKING:
     from streamloop.cli.target import Loop
@@ -26,13 +25,6 @@ if TYPE_CHECKING:
 
 WAIT: Final = "10s"
 """How long it waits for a broker."""
-
-
-def _seconds(_context: click.Context, parameter: click.Parameter, value: str) -> float:
-    try:
-        return duration(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r}: {error}.", param=parameter) from None
 
 
 @click.command()
@@ -45,7 +37,7 @@ def _seconds(_context: click.Context, parameter: click.Parameter, value: str) ->
 )
 @click.option(
     "--wait",
-    callback=_seconds,
+    callback=seconds,
     default=WAIT,
     show_default=True,
     metavar="DURATION",
@@ -62,14 +54,11 @@ def topics(
     """
     if file is None and target is None:
         raise click.UsageError("Give --file, or MODULE:LOOP, or both.")
-    try:
+    with mistakes():
         if file is not None:
             _of_a_file(read_topics(file), wait, dry_run, config, options, target)
         if target is not None:
             _of_a_loop(target, wait, dry_run, config, options)
-    except StreamLoopError as error:
-        click.echo(str(error), err=True)
-        sys.exit(error.exit_code)
 
 
 def _of_a_file(

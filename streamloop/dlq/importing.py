@@ -15,19 +15,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from streamloop.dlq.course import go_through
 from streamloop.dlq.exporting import KIND, VERSION
 from streamloop.dlq.ledger import IMPORTED, OPEN, PURGED, REPLAYED, entry_key
+from streamloop.dlq.plan import MOST_NAMED, to_json
 from streamloop.dlq.reading import ReadError, open_bounds, topic_admin
-from streamloop.dlq.runs import FAILED, FINISHED, STOPPED, RunRecord
-from streamloop.dlq.session import Session, TakenOverError, entry_value
+from streamloop.dlq.runs import FINISHED, RunRecord
+from streamloop.dlq.session import Session, entry_value
 from streamloop.dlq.writer import (
     MOST_BYTES,
     MOST_RECORDS,
     Entry,
     Placed,
     Publish,
-    UnavailableError,
-    UnknownOutcomeError,
     nowhere,
 )
 from streamloop.errors import ConfigurationError
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 WHY: Final = {REPLAYED: "replayed before", PURGED: "purged before", IMPORTED: "imported before"}
 STILL_THERE: Final = "still in its topic"
 OTHER_TOPIC: Final = "of another topic"
-MOST_NAMED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +85,7 @@ class ImportSummary:
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        found["skipped"] = dict(self.skipped)
-        found["refused"] = [list(each) for each in self.refused]
-        return found
+        return to_json(self)
 
 
 def read_export(file: BinaryIO, name: str) -> Iterator[Exported]:
@@ -187,6 +183,7 @@ class Import:
         self._at = at
         self._admin = topic_admin(settings)
         self._session: Session
+        self._wanted: list[str] = []
         self._ids: Mapping[str, str] = {}
         self._log: dict[tuple[str, int], tuple[int, int]] = {}
         self.record = RunRecord.new("import", by, described=f"from {name}", settles=False)
@@ -200,43 +197,33 @@ class Import:
         began = time.monotonic()
         summary = self.summary
         names = {each.topic for each in self._records()}
-        wanted = sorted(names & self._topics if self._topics else names)
-        if not wanted:
+        self._wanted = sorted(names & self._topics if self._topics else names)
+        if not self._wanted:
             summary.state, summary.note = FINISHED, "There is nothing in it to import."
             return summary
-        started = False
-        try:
-            with Session.for_topics(
-                self._settings,
-                self.record,
-                wanted,
-                self._admin,
-                courteous=self._courteous,
-                at=self._at,
-                stop=self._stop,
-            ) as session:
-                self._session = session
-                started = True
-                missing = sorted(set(wanted) - set(self.record.topics))
-                if missing:
-                    raise ReadError(
-                        f"The topic {missing[0]} does not exist: create it, or leave its letters out "
-                        "(--topic)."
-                    )
-                self._look()
-                complete = self._import()
-                self.record.counts = {"records": summary.records, "imported": summary.imported}
-                summary.state = FINISHED if complete else STOPPED
-                summary.note = "" if complete else "It was told to stop."
-                session.end(summary.state, summary.note)
-        except TakenOverError as error:
-            summary.state, summary.note = FAILED, str(error)
-        except (ReadError, UnavailableError, UnknownOutcomeError) as error:
-            if not started:
-                raise
-            summary.state, summary.note = FAILED, str(error)
-        summary.seconds = time.monotonic() - began
+        session = Session.for_topics(
+            self._settings,
+            self.record,
+            self._wanted,
+            self._admin,
+            courteous=self._courteous,
+            at=self._at,
+            stop=self._stop,
+        )
+        go_through(session, summary, self._work, began=began)
         return summary
+
+    def _work(self, session: Session) -> bool:
+        self._session = session
+        missing = sorted(set(self._wanted) - set(self.record.topics))
+        if missing:
+            raise ReadError(
+                f"The topic {missing[0]} does not exist: create it, or leave its letters out (--topic)."
+            )
+        self._look()
+        complete = self._import()
+        self.record.counts = {"records": self.summary.records, "imported": self.summary.imported}
+        return complete
 
     def _records(self) -> Iterator[Exported]:
         self._file.seek(0)

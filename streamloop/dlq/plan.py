@@ -7,19 +7,35 @@ console.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Final
 
 from streamloop.dlq.runs import FINISHED
 from streamloop.dlq.settle import Outcomes
 from streamloop.dlq.targets import Edit, Target
 from streamloop.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 DEFAULT_CANARY: Final = 10
 DEFAULT_THRESHOLD: Final = 0.1
 DEFAULT_SETTLE: Final = 60.0
 MOST_NAMED: Final = 20
 """Letters that are named; others are counted."""
+
+
+def to_json(summary: DataclassInstance) -> dict[str, Any]:
+    """All fields of what is told of a run, as JSON holds them."""
+    return {each.name: _plain(getattr(summary, each.name)) for each in fields(summary)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Counter):
+        return dict(value)
+    if isinstance(value, list):
+        return [list(each) if isinstance(each, tuple) else each for each in value]
+    return value.to_json() if isinstance(value, Outcomes) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +112,7 @@ class Preview:
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
-        return {
-            name: dict(value) if isinstance(value := getattr(self, name), Counter) else value
-            for name in self.__dataclass_fields__
-        }
+        return to_json(self)
 
 
 @dataclass(slots=True)
@@ -117,8 +130,7 @@ class RunProgress:
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return found | {"outcomes": self.outcomes.to_json()}
+        return to_json(self)
 
 
 @dataclass(slots=True)
@@ -153,8 +165,4 @@ class ReplaySummary:
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        found["skipped"] = dict(self.skipped)
-        found["refused"] = [list(each) for each in self.refused]
-        found["outcomes"] = self.outcomes.to_json()
-        return found
+        return to_json(self)

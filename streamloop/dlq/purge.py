@@ -16,13 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from streamloop.dlq.course import go_through
 from streamloop.dlq.ledger import IMPORTED, OPEN, PURGED, REPLAYED, entry_key
 from streamloop.dlq.letter import letter_of
+from streamloop.dlq.plan import to_json
 from streamloop.dlq.reading import BoundedReader, ReadError, open_bounds, topic_admin
-from streamloop.dlq.runs import FAILED, FINISHED, STOPPED, RunRecord
-from streamloop.dlq.session import Session, TakenOverError, entry_value
+from streamloop.dlq.runs import FINISHED, RunRecord
+from streamloop.dlq.session import Session, entry_value
 from streamloop.dlq.targets import Skip
-from streamloop.dlq.writer import MOST_RECORDS, Entry, UnavailableError, UnknownOutcomeError, nowhere
+from streamloop.dlq.writer import MOST_RECORDS, Entry, nowhere
 from streamloop.kafka.config import admin_config
 
 if TYPE_CHECKING:
@@ -61,9 +63,7 @@ class PurgeSummary:
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        found["skipped"] = dict(self.skipped)
-        return found
+        return to_json(self)
 
 
 class Purge:
@@ -105,35 +105,25 @@ class Purge:
         Raises InProgressError, ReadError, ConfigurationError.
         """
         began = time.monotonic()
-        summary = self.summary
-        started = False
-        try:
-            with Session.for_topics(
-                self._settings,
-                self.record,
-                self._topics,
-                self._admin,
-                courteous=self._courteous,
-                at=self._at,
-                stop=self._stop,
-            ) as session:
-                self._session = session
-                started = True
-                complete = self._purge()
-                if complete and self._delete_records:
-                    self._free()
-                self.record.counts = {"matched": summary.matched, "purged": summary.purged}
-                summary.state = FINISHED if complete else STOPPED
-                summary.note = "" if complete else "It was told to stop."
-                session.end(summary.state, summary.note)
-        except TakenOverError as error:
-            summary.state, summary.note = FAILED, str(error)
-        except (ReadError, UnavailableError, UnknownOutcomeError) as error:
-            if not started:
-                raise
-            summary.state, summary.note = FAILED, str(error)
-        summary.seconds = time.monotonic() - began
-        return summary
+        session = Session.for_topics(
+            self._settings,
+            self.record,
+            self._topics,
+            self._admin,
+            courteous=self._courteous,
+            at=self._at,
+            stop=self._stop,
+        )
+        go_through(session, self.summary, self._work, began=began)
+        return self.summary
+
+    def _work(self, session: Session) -> bool:
+        self._session = session
+        complete = self._purge()
+        if complete and self._delete_records:
+            self._free()
+        self.record.counts = {"matched": self.summary.matched, "purged": self.summary.purged}
+        return complete
 
     def _beat(self, progress: Progress) -> None:
         self._session.beat()

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from streamloop.settings.describe import DURATIONS, SIZES, describe_field, settings_in_order, show
+from streamloop.settings.generated import write_between
 from streamloop.settings.load import NAMES
 from streamloop.settings.model import Settings
 
 _BEGIN: Final = "<!-- made from the model by: python -m streamloop.settings.reference docs/settings.md -->"
-_END: Final = "<!-- end of the table -->"
 
 
 def reference() -> str:
@@ -36,14 +36,7 @@ def reference() -> str:
 
 def write_reference(page: Path) -> bool:
     """Put the table into ``page`` between its two marks. Whether that changed it."""
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{page} does not have the marks {_BEGIN!r} and {_END!r}")
-    new = f"{before}{_BEGIN}\n{reference()}\n{_END}{after}"
-    page.write_text(new, encoding="utf-8")
-    return new != text
+    return write_between(page, _BEGIN, reference())
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from streamloop.settings.generated import write_between
 from streamloop.telemetry.table import TABLE, Kind, Metric
 
 _BEGIN: Final = "<!-- made from the table by: python -m streamloop.telemetry.reference docs/metrics.md -->"
-_END: Final = "<!-- end of the table -->"
 
 
 def reference() -> str:
@@ -40,14 +40,7 @@ def _cell(text: str) -> str:
 
 def write_reference(page: Path) -> bool:
     """Put the tables into ``page`` between its two marks. Whether that changed it."""
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{page} does not have the marks {_BEGIN!r} and {_END!r}")
-    new = f"{before}{_BEGIN}\n{reference()}\n{_END}{after}"
-    page.write_text(new, encoding="utf-8")
-    return new != text
+    return write_between(page, _BEGIN, reference())
 
 
 if __name__ == "__main__":
