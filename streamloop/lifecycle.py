@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from streamloop.build import Parts, build_parts
@@ -28,6 +27,7 @@ from streamloop.kafka.publish_targets import PublishTargets
 from streamloop.kafka.topic_admin import BrokersUnreachableError
 from streamloop.kafka.topics import Change, TopicChange, TopicFacts, TopicWatch
 from streamloop.leaving import leave
+from streamloop.observed import Phase
 from streamloop.ops.operations import Operations
 from streamloop.preflight import TopicCheck, check_settings, make_admin, topics_of
 from streamloop.report import health_of, left_behind, metrics_of, place_of, status_of
@@ -67,17 +67,6 @@ PUBLISH_TIMEOUT: Final = 3.0
 """Seconds for the publisher to end: what the drain left is blocked or unwanted."""
 
 DRAINED, FATAL, DRAIN_TIMED_OUT, WATCHDOG = 0, 1, 3, 70
-
-
-class Phase(Enum):
-    """Where a run is."""
-
-    STARTING = "starting"
-    WAITING = "waiting for the broker"
-    RUNNING = "running"
-    DRAINING = "draining"
-    CLOSING = "closing"
-    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)

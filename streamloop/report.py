@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from streamloop.engine.consumer import ConsumerState
     from streamloop.engine.partition import Partition
     from streamloop.engine.record import Record
-    from streamloop.lifecycle import Run
+    from streamloop.observed import Observed
     from streamloop.runners.base import Runner, Running
 
 OLDEST: Final = 5
@@ -39,13 +39,13 @@ MOST_NAMED: Final = 5
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
 
-def health_of(run: Run) -> Health:
+def health_of(run: Observed) -> Health:
     """Whether the run is alive and ready, and why not."""
     probes = probe(run)
     return Health(probes.live, probes.ready, (*probes.why_not_live, *probes.why_not_ready))
 
 
-def status_of(run: Run) -> LoopStatus | None:
+def status_of(run: Observed) -> LoopStatus | None:
     """What the run is doing; None before its parts exist."""
     parts = run.parts
     if parts is None:
@@ -230,6 +230,6 @@ def _running(running: Running, now: float, parts: Parts) -> RunningHandler:
     )
 
 
-def metrics_of(run: Run) -> Samples:
+def metrics_of(run: Observed) -> Samples:
     """Counters and gauges by metric name and labels, as they are now; histograms as _count and _sum."""
     return flat(collect(run)) if run.parts is not None else {}

@@ -20,7 +20,7 @@ from streamloop.telemetry.logs import printable
 from streamloop.version import __version__
 
 if TYPE_CHECKING:
-    from streamloop.lifecycle import Run
+    from streamloop.observed import Observed
     from streamloop.ops.console.application import Console
     from streamloop.ops.guard import Guard
     from streamloop.ops.observer import Observer
@@ -35,7 +35,7 @@ MEMBER: Final = "member"
 
 
 def control_application(
-    run: Run, observer: Observer, guard: Guard, console: Console | None = None
+    run: Observed, observer: Observer, guard: Guard, console: Console | None = None
 ) -> Application:
     """The application of one run. ``console``: None: it is off."""
 
@@ -82,7 +82,7 @@ def control_application(
     return Application(routes, guard.check_host)
 
 
-def scope_of(run: Run, topic: str | None, partition: int | None) -> Scope:
+def scope_of(run: Observed, topic: str | None, partition: int | None) -> Scope:
     """What is meant. RefusedError for what this loop does not read."""
     known = run.topics
     if topic is not None and topic not in known:
@@ -92,7 +92,9 @@ def scope_of(run: Run, topic: str | None, partition: int | None) -> Scope:
     return Scope(topic, partition)
 
 
-def apply_hold(run: Run, scope: Scope, by: str, reason: str, *, held: bool, where: str | None = None) -> str:
+def apply_hold(
+    run: Observed, scope: Scope, by: str, reason: str, *, held: bool, where: str | None = None
+) -> str:
     """Pause or resume it, ``where``: in the group or at this member; None: the group where it has a topic.
 
     Returns which it was. RefusedError when the group can't be told.
@@ -140,7 +142,7 @@ def _without_quotes(status: LoopStatus) -> LoopStatus:
     return replace(status, partitions=tuple(map(hide, status.partitions)))
 
 
-def _for_the_group(run: Run, scope: Scope, by: str, reason: str, *, held: bool) -> None:
+def _for_the_group(run: Observed, scope: Scope, by: str, reason: str, *, held: bool) -> None:
     """Write it to the control topic, and wait until this member has read it back, too."""
     control = run.control
     if control is None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from streamloop.build import Parts
-    from streamloop.lifecycle import Run
+    from streamloop.observed import Observed
     from streamloop.runners.base import Runner
 
 POLL_TURN_LIMIT: Final = 60.0
@@ -34,7 +34,7 @@ class Probes:
     event_loop_age: float | None = None
 
 
-def probe(run: Run) -> Probes:
+def probe(run: Observed) -> Probes:
     """Look now."""
     parts = run.parts
     phase = run.phase.value
@@ -58,7 +58,9 @@ def probe(run: Run) -> Probes:
     return Probes(phase, not unready, not trouble, tuple(unready), tuple(trouble), turns, handlers, heartbeat)
 
 
-def _look_at_threads(run: Run, parts: Parts, now: float, trouble: list[str], turns: dict[str, float]) -> None:
+def _look_at_threads(
+    run: Observed, parts: Parts, now: float, trouble: list[str], turns: dict[str, float]
+) -> None:
     watchdog = run.watchdog
     if watchdog is not None and watchdog.blocked_by:
         trouble.append(f"the event loop is blocked by {watchdog.blocked_by}")

@@ -16,7 +16,7 @@ from streamloop.telemetry import table
 from streamloop.telemetry.metrics import collect
 
 if TYPE_CHECKING:
-    from streamloop.lifecycle import Run
+    from streamloop.observed import Observed
     from streamloop.status import LoopStatus
     from streamloop.telemetry.metrics import Scrape
 
@@ -31,7 +31,7 @@ STALE: Final = 10.0
 class Observer:
     """The values of one run. ``wants_status``: somebody may ask for it."""
 
-    def __init__(self, run: Run, *, wants_status: bool) -> None:
+    def __init__(self, run: Observed, *, wants_status: bool) -> None:
         self._run = run
         self._wants_status = wants_status
         self._next = 0.0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from streamloop.dlq.counting import Open
     from streamloop.kafka.topic_admin import TopicAdmin
-    from streamloop.lifecycle import Run
+    from streamloop.observed import Observed
     from streamloop.ops.web import Application
     from streamloop.routing import Topics
 
@@ -37,7 +37,7 @@ log = logging.getLogger("streamloop.ops")
 class Operations:
     """The outward side of one run. Does nothing, and costs nothing, when no setting asks for it."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Observed) -> None:
         self._run = run
         self._observer: Observer | None = None
         self._listeners: list[Listener] = []

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from streamloop.engine.events import TopicPartition
     from streamloop.engine.partition import Partition
     from streamloop.kafka.ends import End
-    from streamloop.lifecycle import Run
+    from streamloop.observed import Observed
     from streamloop.runners.base import Runner
     from streamloop.telemetry.table import Metric
 
@@ -101,7 +101,7 @@ def histogram_of(*durations: Durations) -> Histogram:
     )
 
 
-def collect(run: Run) -> Scrape:
+def collect(run: Observed) -> Scrape:
     """All metrics of a run as they are now. Before its parts exist: only what is known then."""
     scrape = Scrape(run.wall(), run.began_at)
     group = run.settings.group
@@ -126,7 +126,7 @@ def collect(run: Run) -> Scrape:
 class _Collection:
     """One collection."""
 
-    def __init__(self, run: Run, parts: Parts, scrape: Scrape) -> None:
+    def __init__(self, run: Observed, parts: Parts, scrape: Scrape) -> None:
         self.run = run
         self.parts = parts
         self.scrape = scrape

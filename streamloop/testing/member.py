@@ -113,7 +113,8 @@ class Member:
         from streamloop.assembly import Bounds
         from streamloop.build import Parts, build_engine, make_preparer
         from streamloop.core import Core
-        from streamloop.lifecycle import Phase, Run
+        from streamloop.lifecycle import Run
+        from streamloop.observed import Phase
         from streamloop.telemetry.exporting import open_traces
         from streamloop.watchdog import Watchdog
 

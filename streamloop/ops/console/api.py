@@ -31,7 +31,7 @@ from streamloop.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from streamloop.lifecycle import Run
+    from streamloop.observed import Observed
     from streamloop.ops.console.access import Access, Viewer
     from streamloop.ops.console.desk import Desk
     from streamloop.ops.observer import Observer
@@ -53,7 +53,7 @@ class Api:
 
     def __init__(
         self,
-        run: Run,
+        run: Observed,
         observer: Observer,
         access: Access,
         desk: Desk | None,

@@ -15,7 +15,7 @@ from streamloop.ops.console.session import PATH, Sessions
 from streamloop.ops.web import Answer, Request, answer_json
 
 if TYPE_CHECKING:
-    from streamloop.lifecycle import Run
+    from streamloop.observed import Observed
     from streamloop.ops.console.desk import Desk
     from streamloop.ops.guard import Guard
     from streamloop.ops.observer import Observer
@@ -29,7 +29,7 @@ class Console:
     """``desk``: dead letters and their replay; None: ``why_none`` says why there are none to see."""
 
     def __init__(
-        self, run: Run, observer: Observer, guard: Guard, desk: Desk | None, *, why_none: str = ""
+        self, run: Observed, observer: Observer, guard: Guard, desk: Desk | None, *, why_none: str = ""
     ) -> None:
         settings = run.settings
         sessions = Sessions(

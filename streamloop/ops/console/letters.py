@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from streamloop.dlq.letter import DeadLetter
     from streamloop.dlq.plan import Preview, RunProgress
     from streamloop.dlq.reading import Bounds, Progress
-    from streamloop.lifecycle import Run
+    from streamloop.observed import Observed
     from streamloop.ops.console import jobs
     from streamloop.ops.console.desk import Desk
     from streamloop.settings import Settings
@@ -69,7 +69,7 @@ _WHY_NOT: Final = {
 """Why a letter is not replayed, in the words of the page."""
 
 
-def desk_of(run: Run) -> tuple[Desk | None, str]:
+def desk_of(run: Observed) -> tuple[Desk | None, str]:
     """The desk of this run; None when no handler has a dead-letter topic, and why."""
     builds = run.assembly.consumers
     if not any(build.settings.dead_letter for build in builds):

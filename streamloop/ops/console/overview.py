@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from streamloop.control.records import TopicTotals
     from streamloop.control.view import GroupView
-    from streamloop.lifecycle import Run
+    from streamloop.observed import Observed
     from streamloop.ops.observer import Observer
     from streamloop.status import ConsumerStatus, LoopStatus, PartitionStatus
 
@@ -54,7 +54,9 @@ class _Member:
 class Overview:
     """Of one run."""
 
-    def __init__(self, run: Run, observer: Observer, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, run: Observed, observer: Observer, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._run = run
         self._observer = observer
         self._clock = clock
