@@ -19,13 +19,11 @@ from streamloop.control.link import LEAVE_WITHIN, ControlLink
 from streamloop.control.operators import Operators
 from streamloop.control.topic import name_of, unusable
 from streamloop.engine import events as ev
-from streamloop.engine.events import Reason
-from streamloop.errors import StreamLoopError, TopicError
-from streamloop.kafka.poller import Close, ResetTopic, StopFetching
+from streamloop.errors import TopicError
+from streamloop.kafka.poller import Close, StopFetching
 from streamloop.kafka.positions import TopicLookup
 from streamloop.kafka.publish_targets import PublishTargets
 from streamloop.kafka.topic_admin import BrokersUnreachableError
-from streamloop.kafka.topics import Change, TopicChange, TopicFacts, TopicWatch
 from streamloop.leaving import leave
 from streamloop.observed import Phase
 from streamloop.ops.operations import Operations
@@ -34,6 +32,7 @@ from streamloop.report import health_of, left_behind, metrics_of, place_of, stat
 from streamloop.runners.threads import in_daemon_thread
 from streamloop.status import ControlStatus
 from streamloop.telemetry.exporting import Traces, open_traces
+from streamloop.topic_watching import BROKER_ANSWER, TopicWatching, apply_change
 from streamloop.until_end import GroupEnd
 from streamloop.watchdog import Watchdog, only_stuck
 
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from streamloop.assembly import Assembly, Bounds
+    from streamloop.kafka.topics import TopicChange
     from streamloop.routing import Topics
     from streamloop.runners.base import Running
     from streamloop.status import Health, LoopStatus
@@ -49,14 +49,10 @@ log = logging.getLogger("streamloop")
 
 TICK: Final = 0.05
 """Seconds between two looks at deadlines."""
-BROKER_ANSWER: Final = 10.0
-"""Seconds that one question to the brokers may take at the start."""
 ASK_AGAIN: Final = 2.0
 """Seconds until an unreachable broker or a missing topic is asked for again at the start."""
 SAY_AGAIN: Final = 30.0
 """Seconds until what is waited for is said again."""
-WATCH_TOPICS: Final = 5.0
-"""Seconds between two looks at the topics while running."""
 FIRST_READ: Final = 2.0
 """Seconds that a start waits for what operators hold in the group."""
 CANCEL_GRACE: Final = 1.0
@@ -128,8 +124,7 @@ class Run:
         self.control: ControlLink | None = None
         """The link to the group's control topic; None: it has not begun, or there can be none."""
         self._control_off: ControlStatus | None = None
-        self._watching: TopicWatch | None = None
-        self._watch_thread: threading.Thread | None = None
+        self._watching: TopicWatching | None = None
         self._topic_check: TopicCheck | None = None
         self._next_rearm = 0.0
         self.wall = time.time
@@ -182,8 +177,7 @@ class Run:
     def partitions_of(self, topic: str) -> int | None:
         """How many partitions a topic has, as far as that is known."""
         watching = self._watching
-        facts = watching.facts(topic) if watching is not None and topic in watching.names else None
-        return facts.partitions if facts is not None else None
+        return watching.partitions_of(topic) if watching is not None else None
 
     def health(self) -> Health:
         """Whether it is alive and ready."""
@@ -388,26 +382,29 @@ class Run:
         )
         self.watchdog.start()
         parts.publisher.start()
-        lookup = TopicLookup(self._topic_check.admin) if self._topic_check is not None else None
+        check = self._topic_check
+        assert check is not None
+        lookup = TopicLookup(check.admin)
         for poller in parts.pollers:
             poller.ends.lookup = lookup
             poller.start()
-        names = (*topics.sources, *topics.own_names, *topics.dead_names)
-        check = self._topic_check
-        self._watching = TopicWatch(dict.fromkeys(names) | (check.known if check is not None else {}))
-        self._watch_thread = threading.Thread(
-            target=self._watch_topics, args=(topics,), name="streamloop-topics", daemon=True
+        self._watching = TopicWatching(
+            check,
+            topics,
+            self.settings,
+            stop=self._stop,
+            changed=lambda change: self._call(self._topic_changed, change),
+            end=self.stop_because,
         )
-        self._watch_thread.start()
-        if check is not None:
-            self.operations.count_dead_letters(
-                check.admin, topics, lambda topic: ev.TopicPartition(topic, 0) in parts.engine.parts
-            )
-            targets = PublishTargets(
-                check.admin, lambda topic: self._call(parts.core.target_missing, topic), self._stop
-            )
-            parts.core.first_use = targets.look
-        if self.bounds.until_end and check is not None:
+        self._watching.start()
+        self.operations.count_dead_letters(
+            check.admin, topics, lambda topic: ev.TopicPartition(topic, 0) in parts.engine.parts
+        )
+        targets = PublishTargets(
+            check.admin, lambda topic: self._call(parts.core.target_missing, topic), self._stop
+        )
+        parts.core.first_use = targets.look
+        if self.bounds.until_end:
             GroupEnd(
                 self.settings.group,
                 check.admin,
@@ -502,37 +499,6 @@ class Run:
         if self.ends_process:
             leave(WATCHDOG)
 
-    # ------------------------------------------------------------------------------------------ topics
-
-    def _watch_topics(self, topics: Topics) -> None:
-        """On a thread of its own: look at the topics every few seconds."""
-        check = self._topic_check
-        assert check is not None
-        assert self._watching is not None
-        names = self._watching.names
-        first = True
-        while not self._stop.wait(0.0 if first else WATCH_TOPICS):
-            first = False
-            try:
-                described = check.admin.describe(names, WATCH_TOPICS, configs=False)
-                for change in self._watching.update(time.monotonic(), described):
-                    if change.change is Change.APPEARED and change.topic in topics.sources:
-                        self._topic_appeared(check, change.topic)
-                    self._call(self._topic_changed, change)
-            except StreamLoopError:
-                continue
-            except Exception:
-                # Without this thread a recreated topic would not be seen: it goes on, and says what it met.
-                log.exception("looking at the topics failed; it is tried again", extra={"kind": "topics"})
-
-    def _topic_appeared(self, check: TopicCheck, topic: str) -> None:
-        try:
-            check.look(BROKER_ANSWER, create=self.settings.create_topics, sources=[topic])
-        except TopicError as error:
-            self.stop_because(f"topic {topic} has appeared and {error}", error.exit_code)
-        except StreamLoopError as error:
-            log.warning("topic %s has appeared, and its topics could not be checked: %s", topic, error)
-
     def stop_because(self, reason: str, exit_code: int) -> None:
         """End the run with this exit code; from any thread."""
         self._end.because(reason, exit_code)
@@ -540,35 +506,8 @@ class Run:
         self._call(self._wake_up)
 
     def _topic_changed(self, change: TopicChange) -> None:
-        parts = self.parts
-        if parts is None or self.phase is not Phase.RUNNING:
-            return
-        kind, topic = change.change, change.topic
-        if change.after is not None:
-            parts.core.target_changed(topic, change.after.partitions)
-        if kind is Change.RECREATED:
-            assert isinstance(change.after, TopicFacts)
-            for poller in parts.pollers:
-                poller.command([ResetTopic(topic, change.after.topic_id)])
-        elif kind in (Change.GONE, Change.APPEARED):
-            gone = kind is Change.GONE
-            detail = f"topic {topic} does not exist any more; it is waited for" if gone else ""
-            parts.core.deliver(
-                [
-                    ev.HoldChanged(name, part.epoch, Reason.TOPIC_GONE, gone, detail)
-                    for name, part in parts.engine.parts.items()
-                    if name.topic == topic
-                ]
-            )
-        if kind is Change.GONE:
-            log.warning(
-                "topic %s does not exist any more: what is to be read from it or written to it waits until "
-                "it is there again",
-                topic,
-                extra={"kind": "topic_change", "topic": topic},
-            )
-        else:
-            log.info("topic %s: %s", topic, kind.value, extra={"kind": "topic_change", "topic": topic})
+        if self.parts is not None and self.phase is Phase.RUNNING:
+            apply_change(self.parts, change)
 
     # -------------------------------------------------------------------------------------------- the end
 
@@ -577,8 +516,7 @@ class Run:
         self.phase = Phase.DRAINING
         self.operations.drain()
         core = parts.core
-        began = self._watch_thread is not None
-        if began:
+        if self._watching is not None:  # it had begun
             for poller in parts.pollers:
                 poller.command([StopFetching()])
             core.step([ev.Drain()])

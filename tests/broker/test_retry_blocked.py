@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamloop import Message, Reject, lifecycle
+from streamloop import Message, Reject, topic_watching
 from streamloop.kafka import publisher
 from tests.broker.loops.inprocess import Running, loop_on
 from tests.broker.loops.processes import committed_after_restart, logged, orders, printed, start_service
@@ -25,7 +25,7 @@ SOON = {"producer": {"delivery.timeout.ms": 5000}}
 @pytest.fixture(autouse=True)
 def _quick_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "BACKOFF_CAP_S", 1.0)
-    monkeypatch.setattr(lifecycle, "WATCH_TOPICS", 0.5)
+    monkeypatch.setattr(topic_watching, "WATCH_TOPICS", 0.5)
 
 
 def origins(cluster: KafkaCluster, dead_letters: str) -> set[tuple[int, int]]:
