@@ -36,6 +36,7 @@ from streamloop.control.writes import ControlError, Write, Writes
 from streamloop.errors import StreamLoopError
 from streamloop.kafka import config
 from streamloop.kafka.client_log import librdkafka_log
+from streamloop.kafka.headers import headers_of
 from streamloop.status import ControlStatus
 from streamloop.telemetry.logs import printable
 
@@ -328,7 +329,7 @@ class ControlLink:
             return
         key = message.key()
         said = self.state.take(
-            key, message.value(), _timestamp(message), message.offset(), message.headers() or ()
+            key, message.value(), _timestamp(message), message.offset(), headers_of(message) or ()
         )
         if key == self._own_key:
             self._own_record(message.value())

@@ -19,6 +19,7 @@ from streamloop.control.view import GroupView, MemberView, view_of
 from streamloop.control.writes import ControlError
 from streamloop.kafka import config
 from streamloop.kafka.client_log import librdkafka_log
+from streamloop.kafka.headers import headers_of
 from streamloop.preflight import make_admin
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class GroupControl:
         if error is None:
             kind, stamp = message.timestamp()
             known = stamp if kind != confluent_kafka.TIMESTAMP_NOT_AVAILABLE else None
-            headers = message.headers() or ()
+            headers = headers_of(message) or ()
             self._state.take(message.key(), message.value(), known, message.offset(), headers)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - it has no other name
             self._state.complete = True
