@@ -137,7 +137,6 @@ class Core:
         self._inbox: deque[Event] = deque()
         self._inbox_scheduled = False
         self._soon = False
-        self._in_step = False
         self._intakes: list[IntakePort] = []
         self._commands: list[list[Any]] = []
         self._publisher: PublisherPort | None = None

@@ -33,7 +33,6 @@ SKEW_MS: Final = 5 * 60_000
 """Routed records bear the time of the member that wrote them: its clock may be behind by this much."""
 BATCH: Final = 500
 COORDINATOR_MOVES: Final = frozenset({14, 15, 16})
-NO_OFFSET: Final = -1
 _TRACEPARENT: Final = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2}).*")
 
 

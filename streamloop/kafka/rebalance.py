@@ -38,8 +38,6 @@ PARTING_IDENTITY_WAIT: Final = 0.5
 commit: on a recreated topic the old position would be taken for one of the new log."""
 STATE: Final = -172
 """librdkafka's 'erroneous state': of an incremental call, that the group rebalances eagerly."""
-SERVE: Final = 0.05
-"""Seconds between two looks at what a wait is for."""
 
 
 class Shell(Protocol):

@@ -22,7 +22,6 @@ log = logging.getLogger("streamloop.ops")
 
 JSON: Final = "application/json; charset=utf-8"
 LONGEST_BODY: Final = 12 * 1024
-LONGEST_PATH: Final = 200
 MOST_PARAMETERS: Final = 20
 
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from streamloop.telemetry.table import Metric
 
 OUTCOMES = ("acked", "skipped", "retried", "dead_lettered")
-STATES = ("buffered", "waiting_retry", "broker")
 REBALANCE_EVENTS = ("assigned", "revoked", "lost")
 COMMIT_RESULTS = ("ok", "error", "refused", "rebalance", "stale")
 SIGNALS = ("metrics", "traces")

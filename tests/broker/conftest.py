@@ -4,7 +4,6 @@ Every test in this folder bears the marker `broker`. Where Java or Maven is miss
 with one line that says what to install; with REQUIRE_BROKER=1 (CI) the same is a failure.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +12,10 @@ import pytest
 from tests.realkafka import KafkaCluster, KafkaUnavailableError, Members, fetch_jars
 from tests.realkafka.client import unique_name
 from tests.realkafka.jars import java
+from tests.unavailable import give_up
 
 HERE = Path(__file__).parent
 UNAVAILABLE = pytest.StashKey[str]()
-REQUIRED = os.environ.get("REQUIRE_BROKER") == "1"
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
@@ -42,11 +41,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     reason = item.config.stash.get(UNAVAILABLE, None)
-    if reason is None or item.get_closest_marker("broker") is None:
-        return
-    if REQUIRED:
-        pytest.fail(f"REQUIRE_BROKER=1, but {reason}", pytrace=False)
-    pytest.skip(reason)
+    if reason is not None and item.get_closest_marker("broker") is not None:
+        give_up("broker", reason)
 
 
 class _Clusters:

@@ -6,13 +6,13 @@ that says how to install it; with REQUIRE_BROWSER=1 (CI) the same is a failure. 
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.browser.chromium import BrowserUnavailableError, executable
 from tests.browser.page import Pages
+from tests.unavailable import give_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 NEEDING = {"pages", "_chromium"}
-REQUIRED = os.environ.get("REQUIRE_BROWSER") == "1"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,9 +42,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     try:
         executable()
     except BrowserUnavailableError as error:
-        if REQUIRED:
-            pytest.fail(f"REQUIRE_BROWSER=1, but {error}", pytrace=False)
-        pytest.skip(str(error))
+        give_up("browser", str(error))
 
 
 @pytest.fixture(scope="module")  # while Playwright is there, no test can run an event loop on this thread

@@ -5,7 +5,6 @@ Every test that asks for one of them bears the marker `cluster`; those that also
 what to install; with REQUIRE_CLUSTER=1 (CI) the same is a failure.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -27,9 +26,9 @@ from tests.tools.build import (
     build,
 )
 from tests.tools.helm import Helm
+from tests.unavailable import give_up
 
 UNAVAILABLE = pytest.StashKey[str]()
-REQUIRED = os.environ.get("REQUIRE_CLUSTER") == "1"
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses
@@ -60,11 +59,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     reason = item.config.stash.get(UNAVAILABLE, None)
-    if reason is None or item.get_closest_marker("cluster") is None:
-        return
-    if REQUIRED:
-        pytest.fail(f"REQUIRE_CLUSTER=1, but {reason}", pytrace=False)
-    pytest.skip(reason)
+    if reason is not None and item.get_closest_marker("cluster") is not None:
+        give_up("cluster", reason)
 
 
 @pytest.fixture(scope="session")

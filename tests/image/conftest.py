@@ -6,7 +6,6 @@ is skipped, with one line that says what to install; with REQUIRE_IMAGE=1 (CI) t
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +14,13 @@ import pytest
 from tests.image.building import Builder, Built, ImageUnavailableError, base, require
 from tests.realkafka import KafkaCluster, KafkaUnavailableError
 from tests.realkafka.members import Member
+from tests.unavailable import give_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 UNAVAILABLE = pytest.StashKey[str]()
 UNSHARE = ("/usr/bin/unshare", "--pid", "--mount", "--fork", "--kill-child")
-REQUIRED = os.environ.get("REQUIRE_IMAGE") == "1"
 
 # The container's file system is read-only but for /tmp. Its process 1 is what is given, as the image's user.
 # Its network is this machine's.
@@ -63,11 +62,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     reason = item.config.stash.get(UNAVAILABLE, None)
-    if reason is None or item.get_closest_marker("image") is None:
-        return
-    if REQUIRED:
-        pytest.fail(f"REQUIRE_IMAGE=1, but {reason}", pytrace=False)
-    pytest.skip(reason)
+    if reason is not None and item.get_closest_marker("image") is not None:
+        give_up("image", reason)
 
 
 @pytest.fixture(scope="session")
@@ -127,9 +123,7 @@ def image_kafka() -> Iterator[KafkaCluster]:
         with KafkaCluster() as cluster:
             yield cluster
     except KafkaUnavailableError as error:
-        if REQUIRED:
-            pytest.fail(f"REQUIRE_IMAGE=1, but {error}", pytrace=False)
-        pytest.skip(str(error))
+        give_up("image", str(error))
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ it: @pytest.mark.tools("jaeger"). Where Go is missing it is skipped, with one li
 with REQUIRE_TOOLS=1 (CI) the same is a failure. Loaded by tests/conftest.py.
 """
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -27,6 +26,7 @@ from tests.tools.helm import Helm
 from tests.tools.jaeger import Jaeger
 from tests.tools.prometheus import Prometheus
 from tests.tools.promtool import Promtool
+from tests.unavailable import give_up
 
 NEEDED: dict[str, Tool] = {
     "jaeger": JAEGER,
@@ -38,7 +38,6 @@ NEEDED: dict[str, Tool] = {
 }
 """The program behind each fixture."""
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()
-REQUIRED = os.environ.get("REQUIRE_TOOLS") == "1"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -80,9 +79,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     missing = item.config.stash.get(UNAVAILABLE, {})
     for name in _tools(item):
         if name in missing:
-            if REQUIRED:
-                pytest.fail(f"REQUIRE_TOOLS=1, but {missing[name]}", pytrace=False)
-            pytest.skip(missing[name])
+            give_up("tools", missing[name])
 
 
 @pytest.fixture(scope="session")
