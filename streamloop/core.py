@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from streamloop.engine import events as ev
 from streamloop.errors import PublishError, StreamLoopError
 from streamloop.kafka.headers import headers_of, read_routing
-from streamloop.kafka.publisher import PublishRequest, Report, ReportKind
+from streamloop.kafka.publishing import PublishRequest, Report, ReportKind
 from streamloop.routing import Router, TargetFacts
 from streamloop.runners.aio import AsyncRunner
 from streamloop.runners.batch import BatchRunner

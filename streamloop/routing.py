@@ -14,7 +14,7 @@ from streamloop.engine.engine import Role
 from streamloop.engine.events import Route, Target
 from streamloop.errors import TopicError
 from streamloop.kafka import headers as hd
-from streamloop.kafka.publisher import PublishRequest, Report, ReportKind
+from streamloop.kafka.publishing import PublishRequest, Report, ReportKind
 
 if TYPE_CHECKING:
     from streamloop.engine.record import Record

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from streamloop.kafka.publisher import Publisher, PublishRequest, Report, ReportKind
+from streamloop.kafka.publisher import Publisher
+from streamloop.kafka.publishing import PublishRequest, Report, ReportKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

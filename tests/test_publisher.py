@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from streamloop.kafka.produce_errors import MEANINGS, REMEMBERED, Meaning, meaning_of
-from streamloop.kafka.publisher import PublishRequest, Report, ReportKind
+from streamloop.kafka.publishing import PublishRequest, Report, ReportKind
 from tests.publisher_bench import (
     BLOCKED,
     DELIVERED,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from streamloop.kafka.publisher import Publisher, PublishRequest, ReportKind
+from streamloop.kafka.publisher import Publisher
+from streamloop.kafka.publishing import PublishRequest, ReportKind
 from tests.mock_cluster import INIT_PRODUCER_ID, PRODUCE, MockCluster
 from tests.publisher_bench import Inbox
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from streamloop.kafka.publisher import Publisher, Report
+from streamloop.kafka.publisher import Publisher
 from tests.publisher_bench import (
     BLOCKED,
     DELIVERED,
@@ -24,6 +24,9 @@ from tests.publisher_bench import (
     fatal_error,
     request,
 )
+
+if TYPE_CHECKING:
+    from streamloop.kafka.publishing import Report
 
 
 @pytest.fixture

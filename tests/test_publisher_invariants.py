@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamloop.kafka.publisher import ReportKind
+from streamloop.kafka.publishing import ReportKind
 from tests.publisher_bench import (
     DENIED,
     FATAL,

@@ -16,7 +16,7 @@ from streamloop.engine.record import Record
 from streamloop.engine.retry import Failure, Kind
 from streamloop.errors import TopicError
 from streamloop.kafka import headers as hd
-from streamloop.kafka.publisher import Report, ReportKind
+from streamloop.kafka.publishing import Report, ReportKind
 from streamloop.routing import RetryTopic, Router, SourceTopic, TargetFacts, Topics
 
 GROUP = "billing"

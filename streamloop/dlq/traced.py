@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from streamloop.kafka.publisher import Report, ReportKind
+from streamloop.kafka.publishing import Report, ReportKind
 from streamloop.message import Outgoing
 from streamloop.telemetry.carrier import read_origin
 from streamloop.telemetry.exporting import open_traces

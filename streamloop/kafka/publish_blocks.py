@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
 
-    from streamloop.kafka.publisher import PublishRequest
+    from streamloop.kafka.publishing import PublishRequest
 
 __all__ = ["BlockedTarget", "Blocks", "Entry"]
 

@@ -24,13 +24,11 @@ here, in order.
 
 from __future__ import annotations
 
-import enum
 import logging
 import random
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
@@ -47,16 +45,13 @@ from streamloop.kafka.produce_errors import (
 )
 from streamloop.kafka.producer_channel import ProducerChannel, sentence
 from streamloop.kafka.publish_blocks import BlockedTarget, Blocks, Entry
-from streamloop.telemetry.durations import Durations
+from streamloop.kafka.publishing import PublishCounters, PublishRequest, Report, ReportKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["BlockedTarget", "PublishCounters", "PublishRequest", "Publisher", "Report", "ReportKind"]
+__all__ = ["BlockedTarget", "Publisher"]
 
-MOST_SENDS = 200
-"""Pairs of topic and error code whose sends are counted by themselves; the others are those of 'other'."""
-OTHER = "other"
 BACKOFF_FIRST_S = 0.5
 BACKOFF_CAP_S = 30.0
 POLL_S = 0.01
@@ -69,80 +64,6 @@ METADATA_S = 0.5
 """How long a turn may wait for the metadata of a topic that the client believes to be missing or denied."""
 SENDS_PER_TURN = 10_000
 """So that reports are read, and the heartbeat is stamped, while a large backlog is sent."""
-
-
-@dataclass(slots=True)
-class PublishRequest:
-    """One record to publish. ``id`` names it in reports; no other outstanding request may have the same.
-
-    ``partition`` -1 means by key, as the configuration's ``partitioner`` says. A ``value`` of None is a null
-    (a tombstone). The record is stamped with the time of its sending.
-    """
-
-    id: int
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
-
-
-class ReportKind(enum.Enum):
-    """What became of a request."""
-
-    DELIVERED = "delivered"
-    """The broker confirmed it. Ends the request."""
-    TOO_LARGE = "too_large"
-    """The record alone is too large for the target. Ends the request: shrink it and submit it again."""
-    REFUSED = "refused"
-    """The broker (or the client) refuses this very record. Ends the request."""
-    BLOCKED = "blocked"
-    """The target takes nothing now. The request stays outstanding and is tried for ever."""
-    UNBLOCKED = "unblocked"
-    """The target takes records again. The request is on its way; another report follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What became of a request. ``code`` is the Kafka error code or 0; ``reason`` is empty when delivered.
-
-    ``partition`` and ``offset`` are where the record went, -1 where that is not known. Whatever BLOCKED said,
-    DELIVERED, TOO_LARGE and REFUSED end the request without an UNBLOCKED before.
-    """
-
-    id: int
-    kind: ReportKind
-    topic: str
-    partition: int
-    offset: int
-    code: int
-    reason: str
-
-
-@dataclass(slots=True)
-class PublishCounters:
-    """Plain integers with one writer, the publisher's thread. Others may read them at any time."""
-
-    published: int = 0
-    failures: dict[int, int] = field(default_factory=dict)
-    """Failed sends by Kafka error code (a record that is tried again counts each time)."""
-    replaced_producers: int = 0
-    outstanding: int = 0
-    probes: int = 0
-    sent_alone: int = 0
-    late_reports: int = 0
-    """Reports of requests that were cancelled, or of a Producer that was replaced: dropped."""
-    sends: dict[tuple[str, int], Durations] = field(default_factory=dict)
-    """By topic and Kafka error code (0: confirmed): how long sends took until their report."""
-
-    def sent(self, topic: str, code: int, seconds: float) -> None:
-        """A send has its report. Handlers name topics as they like, so that there is a limit."""
-        durations = self.sends.get((topic, code))
-        if durations is None:
-            if len(self.sends) >= MOST_SENDS:
-                topic = OTHER
-            durations = self.sends.setdefault((topic, code), Durations())
-        durations.observe(seconds)
 
 
 class Publisher:

@@ -28,7 +28,7 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from streamloop.engine.retry import Kind
 from streamloop.engine.states import State
 from streamloop.kafka.headers import TRACEPARENT, TRACESTATE, headers_of, read_routing
-from streamloop.kafka.publisher import ReportKind
+from streamloop.kafka.publishing import ReportKind
 from streamloop.telemetry import attributes as at
 from streamloop.telemetry.carrier import (
     BAGGAGE,
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from streamloop.engine.record import Record
     from streamloop.engine.retry import Failure
     from streamloop.kafka.headers import RawHeaders
-    from streamloop.kafka.publisher import PublishRequest, Report
+    from streamloop.kafka.publishing import PublishRequest, Report
     from streamloop.message import Outgoing, RawMessage
     from streamloop.runners.base import Handler
     from streamloop.telemetry.carrier import Origin

@@ -15,7 +15,7 @@ from streamloop.engine import events as ev
 from streamloop.kafka.ends import End
 from streamloop.kafka.fetching import MESSAGE_OVERHEAD
 from streamloop.kafka.headers import record_size
-from streamloop.kafka.publisher import PublishCounters, PublishRequest, Report, ReportKind
+from streamloop.kafka.publishing import PublishCounters, PublishRequest, Report, ReportKind
 from streamloop.telemetry.durations import Durations
 from streamloop.testing.broker import Position, RecordView
 from streamloop.testing.trace import TracedRecord

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamloop.kafka.publisher import Publisher, PublishRequest, ReportKind
+from streamloop.kafka.publisher import Publisher
+from streamloop.kafka.publishing import PublishRequest, ReportKind
 from tests.publisher_bench import Inbox
 from tests.realkafka.client import unique_name
 from tests.realkafka.waiting import wait_until
