@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from streamloop.dlq.choosing import preview
 from streamloop.dlq.exporting import export_letters
@@ -32,11 +32,18 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from streamloop.app import StreamLoop
+    from streamloop.assembly import Assembly
     from streamloop.dlq.exporting import Exported
     from streamloop.dlq.groups import Groups
     from streamloop.dlq.reading import Progress
     from streamloop.settings import ConsumerSettings, Settings
+
+
+class Loop(Protocol):
+    """A StreamLoop, as far as its dead letters go."""
+
+    def assemble(self) -> Assembly:
+        """Everything that a run is made of, checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +86,8 @@ class DeadLetters:
         self._sources = dict(sources or {})
 
     @classmethod
-    def of(cls, loop: StreamLoop[Any], *, topics: Sequence[str] | None = None) -> DeadLetters:
-        """The dead letters of a loop, with what each of its consumers has of its own."""
+    def of(cls, loop: Loop, *, topics: Sequence[str] | None = None) -> DeadLetters:
+        """The dead letters of a StreamLoop, with what each of its consumers has of its own."""
         assembly = loop.assemble()
         sources = {topic: build.settings for build in assembly.consumers for topic in build.topics}
         return cls(assembly.settings, topics=topics, sources=sources)

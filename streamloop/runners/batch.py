@@ -150,7 +150,7 @@ class BatchRunner(Runner):
         attempts: list[AnyAttempt | None] = [None] * len(records)
         span: Span | None = None
         if tracing is not None:
-            attempts[:], contexts, span = tracing.begin_batch(records, handler, context)
+            attempts[:], contexts, span = tracing.begin_batch(records, handler.name, context)
             for message, own in zip(messages, contexts, strict=True):
                 message.publish_in(own)
         outcomes = await self._outcomes(slot, values, messages, context)

@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from streamloop.kafka.headers import RawHeaders
     from streamloop.kafka.publishing import PublishRequest, Report
     from streamloop.message import Outgoing, RawMessage
-    from streamloop.runners.base import Handler
     from streamloop.telemetry.carrier import Origin
     from streamloop.telemetry.durations import Durations
     from streamloop.telemetry.sampler import DrawnIds
@@ -366,9 +365,9 @@ class Tracing:
     # -------------------------------------------------------------------------------------------- batches
 
     def begin_batch(
-        self, records: Sequence[Record], handler: Handler, context: contextvars.Context
+        self, records: Sequence[Record], consumer: str, context: contextvars.Context
     ) -> tuple[list[AnyAttempt], list[Context], Span | None]:
-        """A batch begins: an attempt for each message, in the message's own trace.
+        """A batch of this consumer begins: an attempt for each message, in the message's own trace.
 
         Also the context of each message, for what it publishes; and the span of the batch, in which the
         handler runs: a trace of its own that is linked to each of its messages. None: none is sampled.
@@ -389,7 +388,7 @@ class Tracing:
         attributes = at.operation("process", "process", topic, self.client)
         attributes[at.GROUP] = self.group if self._is_source(topic) else f"{self.group}.retry"
         attributes[at.BATCH] = len(records)
-        attributes[at.CONSUMER] = handler.name
+        attributes[at.CONSUMER] = consumer
         try:
             span = self.tracer.start_span(
                 f"process {topic}".strip(),
