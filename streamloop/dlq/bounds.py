@@ -203,6 +203,18 @@ def recreated(settings: Settings, bounds: Bounds, *, admin: TopicAdmin | None = 
     ]
 
 
+def refuse_recreated(settings: Settings, bounds: Bounds, *, admin: TopicAdmin | None = None) -> None:
+    """Raise ReadError when one of the topics is another now than when the bounds were set.
+
+    What was read before this returns was of the topics that the bounds name.
+    """
+    for topic in recreated(settings, bounds, admin=admin):
+        raise ReadError(
+            f"The topic {topic} was deleted or made anew meanwhile: its records can't be told from those of "
+            "the old one. Start again."
+        )
+
+
 class _Asking:
     """Questions about topics, repeated until everything is told or the time is over."""
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from streamloop.dlq.ledger import IMPORTED, OPEN, PURGED, REPLAYED, entry_key
 from streamloop.dlq.letter import letter_of
-from streamloop.dlq.reading import BoundedReader, ReadError, open_bounds, topic_admin
+from streamloop.dlq.reading import BoundedReader, ReadError, open_bounds, refuse_recreated, topic_admin
 from streamloop.dlq.runs import FAILED, FINISHED, STOPPED, RunRecord
 from streamloop.dlq.session import Session, TakenOverError, entry_value
 from streamloop.dlq.targets import Skip
@@ -181,6 +181,7 @@ class Purge:
         session = self._session
         self.record.phase = "deleting records"
         bounds = open_bounds(self._settings, self.record.topics, admin=self._admin)
+        session.view.know(bounds.topic_ids)  # of a topic that was made anew meanwhile all letters are open
         first_open: dict[Partition, int] = {}
         with BoundedReader(self._settings, bounds, progress=self._beat, stop=self._stop) as reader:
             for batch in reader:
@@ -198,6 +199,7 @@ class Purge:
         if not wanted:
             return
         client: Any = AdminClient(admin_config(self._settings))
+        refuse_recreated(self._settings, bounds, admin=self._admin)
         asked = [TopicPartition(topic, partition, offset) for (topic, partition), offset in wanted.items()]
         futures = client.delete_records(asked, operation_timeout=DELETE_TIMEOUT)
         for part, future in futures.items():

@@ -24,6 +24,7 @@ from streamloop.dlq.bounds import (
     ReadError,
     open_bounds,
     recreated,
+    refuse_recreated,
     topic_admin,
 )
 from streamloop.dlq.filters import Filter, Places
@@ -49,6 +50,7 @@ __all__ = [
     "read_one",
     "reader_config",
     "recreated",
+    "refuse_recreated",
     "topic_admin",
 ]
 

@@ -109,6 +109,8 @@ class Settling:
         self._scanned: set[str] = set()
         self._committed: dict[Partition, tuple[int, tuple[tuple[int, int], ...]]] = {}
         self._consumer: Any = None
+        self._whole = True
+        """Whether the last scan saw all: it was not stopped, and no open transaction hid anything."""
         self.count = 0
         """Letters that were replayed."""
 
@@ -168,8 +170,11 @@ class Settling:
         progress: Callable[[Progress], None] | None = None,
     ) -> Outcomes:
         """What is known now. Raises ReadError when the brokers can't be asked."""
-        self._ask_committed()
+        committed = self._ask_committed()
         self.scan(stop=stop, progress=progress)
+        if self._whole:
+            # Only now: what failed again is confirmed before its message is committed, and was seen.
+            self._committed |= committed
         return self._outcomes()
 
     def scan(
@@ -188,6 +193,7 @@ class Settling:
                     for message in batch:
                         self._seen(message)
                 self._starts = reader.reached
+                self._whole = reader.complete and not bounds.hidden
         return self.bad
 
     @property
@@ -224,9 +230,10 @@ class Settling:
         if message.topic() in self._dead_topics:
             self._dead.setdefault((topic, partition), OffsetSet()).add(offset)
 
-    def _ask_committed(self) -> None:
+    def _ask_committed(self) -> dict[Partition, tuple[int, tuple[tuple[int, int], ...]]]:
+        found: dict[Partition, tuple[int, tuple[tuple[int, int], ...]]] = {}
         if not self._targets:
-            return
+            return found
         if self._consumer is None:
             self._consumer = Consumer({**reader_config(self._settings), "group.id": self._group})
         asked = [TopicPartition(*target) for target in self._targets]
@@ -249,7 +256,8 @@ class Settling:
                 identity = Identity(cluster, topic_id, self._settings.group)
                 known = decode(answer.metadata, identity, answer.offset)
                 runs = known.runs if isinstance(known, Restored) else ()
-            self._committed[answer.topic, answer.partition] = (answer.offset, runs)
+            found[answer.topic, answer.partition] = (answer.offset, runs)
+        return found
 
     def _outcomes(self) -> Outcomes:
         acked = failed = dead = 0
@@ -269,7 +277,7 @@ class Settling:
 
     def _is_past(self, target: Partition, offset: int) -> bool:
         committed, runs = self._committed.get(target, (-1, ()))
-        return offset < committed or any(first <= offset < end for first, end in runs)
+        return 0 <= offset < committed or any(first <= offset < end for first, end in runs)
 
 
 def _place(raw: Any) -> tuple[str, int, int] | None:
@@ -277,6 +285,6 @@ def _place(raw: Any) -> tuple[str, int, int] | None:
         return None
     topic, _, rest = raw.decode("utf-8", "replace").partition("/")
     partition, _, offset = rest.partition("/")
-    if not (partition.isdecimal() and offset.isdecimal()) or len(offset) > 19:
+    if not (partition.isdecimal() and offset.isdecimal()) or len(partition) > 10 or len(offset) > 19:
         return None
     return topic, int(partition), int(offset)
