@@ -265,8 +265,8 @@ def read_ledger(
 def _held_back(topic: str, hidden: Mapping[Partition, int]) -> str:
     (_, partition), count = next(iter(hidden.items()))
     return (
-        f"An open transaction of somebody else in the ledger {topic} (partition {partition}) holds back up to "
-        f"{count} offsets of it: they may say what was replayed, so nothing is replayed before they can be "
+        f"An open transaction of somebody else in the ledger {topic} (partition {partition}) holds back up "
+        f"to {count} offsets of it: they may say what was replayed, so nothing is replayed before they are "
         "read. Nobody but streamloop should write there. It ends by itself after its transaction.timeout.ms; "
         f"'kafka-transactions.sh find-hanging --topic {topic}' shows one that does not."
     )

@@ -283,7 +283,8 @@ class Session:
             if time.monotonic() >= until or (self._stop is not None and self._stop.is_set()):
                 return TakenOverError(
                     f"Stopped: {error}, and no other run is in the ledger. So its transaction took longer "
-                    "than the brokers allow (was this process stopped?), and nothing of it was published."
+                    "than the brokers allow (was this process stopped?): what of it the ledger does not have "
+                    "was not published."
                 )
             time.sleep(0.2)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from streamloop.control.topic import name_of as control_topic
 from streamloop.dlq.ledger import ledger_topic
 from streamloop.dlq.letter import STREAMLOOP
 from streamloop.dlq.reading import TIMEOUT, ReadError
@@ -67,7 +68,7 @@ class Skip(enum.Enum):
         "the topic that it would go to would lose it (its cleanup.policy is compact, or its retention.ms is "
         "less than 7 days)"
     )
-    FORBIDDEN = "the topic that it would go to is the ledger, or one of Kafka's own"
+    FORBIDDEN = "the topic that it would go to is the ledger, the control topic, or one of Kafka's own"
     TOO_LARGE = "the topic that it would go to takes no record of this size"
 
 
@@ -145,7 +146,8 @@ class Targets:
 
     def _described(self, topic: str, delay: float | None = None) -> Destination | Skip:
         # A letter's header says where it came from, and anybody may have written it.
-        if topic == ledger_topic(self.settings) or topic.startswith("__"):
+        own = (ledger_topic(self.settings), control_topic(self.settings))
+        if topic in own or topic.startswith("__"):
             return Skip.FORBIDDEN
         found = self._known.get(topic)
         if found is None:

@@ -3,16 +3,20 @@ lost."""
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 
 from streamloop.dlq import ALL, ReplayPlan, Target
 from streamloop.dlq.purge import Purge
-from streamloop.dlq.reading import ReadError
+from streamloop.dlq.reading import ReadError, topic_admin
 from streamloop.dlq.replay import Replay
+from streamloop.dlq.session import Session
+from streamloop.dlq.settle import Settling
+from streamloop.dlq.writer import FencedError, LedgerWriter, Placed
 from streamloop.errors import StreamLoopError
 from streamloop.kafka import headers as hd
 from tests.realkafka.client import Record, unique_name
@@ -20,7 +24,7 @@ from tests.realkafka.waiting import wait_until
 from tests.replay.shop import ROOM, Shop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.realkafka import KafkaCluster
 
@@ -63,7 +67,6 @@ def test_p3_entries_that_an_open_transaction_hides_are_waited_for_not_taken_for_
             shop.letters.replay(plan=NOW)
         assert sum(shop.copies().values()) == 2
     assert shop.letters.replay(plan=NOW).replayed == 2
-    shop.entries()
     assert set(shop.copies().values()) == {1}
     assert len(shop.copies()) == 4
 
@@ -95,12 +98,7 @@ def test_p3_letters_of_a_topic_made_anew_meanwhile_are_not_replayed_on_the_old_o
     shop = Shop(kafka, partitions=1)
     shop.die(2)
     done: list[str] = []
-
-    def at(point: str) -> None:
-        if point == "began":
-            pass
-
-    replay = Replay(shop.settings, [shop.dead], ALL, NOW, by="ada", at=at)
+    replay = Replay(shop.settings, [shop.dead], ALL, NOW, by="ada")
     send = replay._send
 
     def sending(items: list[object]) -> None:
@@ -154,7 +152,11 @@ def test_nothing_that_a_letter_says_is_written_to_the_ledger(kafka: KafkaCluster
     forged = Record(
         b'{"state":"purged"}',
         b"x/0/1",
-        ((hd.ORIGINAL_TOPIC, shop.ledger), (hd.ORIGINAL_PARTITION, b"0"), (hd.ORIGINAL_OFFSET, b"1")),
+        (
+            (hd.ORIGINAL_TOPIC, shop.ledger.encode()),
+            (hd.ORIGINAL_PARTITION, b"0"),
+            (hd.ORIGINAL_OFFSET, b"1"),
+        ),
         0,
     )
     kafka.produce(shop.dead, [forged])
@@ -163,3 +165,86 @@ def test_nothing_that_a_letter_says_is_written_to_the_ledger(kafka: KafkaCluster
     summary = shop.letters.replay(plan=ReplayPlan(target=target, to_topic=to, canary=0, settle=0))
     assert summary.replayed == 0
     assert set(shop.entries()) == before
+
+
+def failed_again(shop: Shop) -> Settling:
+    """One letter was replayed, handled and committed, and is to be tried again: its hop is written after this
+    looks."""
+    settling = Settling(shop.settings, "r1", group=f"{shop.group}.retry", admin=topic_admin(shop.settings))
+    shop.kafka.produce(shop.replay, [Record(b"v", b"k", partition=0)])
+    settling.watch([shop.retry_topic], [shop.dead])
+    settling.sent(shop.dead, 0, 0, Placed(shop.replay, 0, 0))
+    shop.kafka.commit(f"{shop.group}.retry", shop.replay, {0: (1, "")})
+    return settling
+
+
+def hop(shop: Shop) -> Record:
+    place = f"{shop.dead}/0/0".encode()
+    return Record(b"v", b"k", ((hd.REPLAY_ID, b"r1"), (hd.REPLAYED_FROM, place)), 0)
+
+
+def test_p6_a_look_that_was_stopped_calls_nothing_acknowledged(kafka: KafkaCluster) -> None:
+    shop = Shop(kafka, partitions=1)
+    settling = failed_again(shop)
+    kafka.produce(shop.retry_topic, [hop(shop)])
+    stop = threading.Event()
+    stop.set()
+    stopped = settling.look(stop=stop)
+    assert (stopped.acked, stopped.unknown) == (0, 1)
+    assert settling.look().failed_again == 1
+    settling.close()
+
+
+def test_p6_what_an_open_transaction_hides_is_not_acknowledged(kafka: KafkaCluster) -> None:
+    shop = Shop(kafka, partitions=1)
+    settling = failed_again(shop)
+    with open_transaction(kafka, shop.retry_topic):
+        kafka.produce(shop.retry_topic, [hop(shop)])
+        hidden = settling.look()
+        assert (hidden.acked, hidden.unknown) == (0, 1)
+    wait_until(lambda: settling.look().failed_again == 1, 20, "the hop")
+    settling.close()
+
+
+def test_p6_a_canary_of_letters_that_are_refused_says_nothing_of_the_others(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(kafka, partitions=1)
+    shop.die(6)
+    send = Session.send
+    calls: list[int] = []
+
+    def sending(
+        self: Session, items: list[Any], *given: Any, refused: Callable[..., None], **more: Any
+    ) -> Any:
+        calls.append(len(items))
+        if len(calls) > 1:
+            yield from send(self, items, *given, refused=refused, **more)
+            return
+        for item in items:
+            refused(item, "no")
+
+    monkeypatch.setattr(Session, "send", sending)
+    summary = shop.letters.replay(plan=ReplayPlan(canary=2, settle=0.1))
+    assert calls == [2, 2]
+    assert (summary.state, summary.replayed, summary.refused_count) == ("stopped", 2, 2)
+    assert summary.note.startswith("Of the first 2 nothing is known")
+
+
+def test_p7_one_that_is_fenced_after_its_commit_says_what_the_ledger_has(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamloop.dlq.session.FIND_OUT", 0.1)
+    shop = Shop(kafka, partitions=1)
+    shop.die(3)
+    commit = LedgerWriter._commit
+
+    def committing(self: LedgerWriter) -> None:
+        commit(self)  # its answer is lost, and another has begun when it asks again
+        if shop.copies():
+            raise FencedError("another writer of the ledger has begun")
+
+    monkeypatch.setattr(LedgerWriter, "_commit", committing)
+    summary = shop.letters.replay(plan=NOW)
+    assert (summary.state, summary.replayed) == ("failed", 3)
+    shop.assert_once(3)
