@@ -10,6 +10,7 @@ It joins no group and commits nothing. Called by a replay, and by the status of 
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from streamloop.settings import Settings
 
 COMMITTED_TIMEOUT: Final = 10.0
+_PLACE: Final = re.compile("([^/]+)/([0-9]{1,10})/([0-9]{1,19})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ class Settling:
         named = dict(headers)
         if named.get(hd.REPLAY_ID) != self._run:
             return
-        place = _place(named.get(hd.REPLAYED_FROM))
+        place = place_of(named.get(hd.REPLAYED_FROM))
         if place is None:
             return
         topic, partition, offset = place
@@ -280,11 +282,10 @@ class Settling:
         return 0 <= offset < committed or any(first <= offset < end for first, end in runs)
 
 
-def _place(raw: Any) -> tuple[str, int, int] | None:
-    if not isinstance(raw, bytes):
+def place_of(raw: Any) -> tuple[str, int, int] | None:
+    """Topic, partition and offset that a text or a header names; None when it names none."""
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+    match = _PLACE.fullmatch(text) if isinstance(text, str) else None
+    if match is None or int(match[2]) > 2**31 - 1 or int(match[3]) > 2**63 - 1:
         return None
-    topic, _, rest = raw.decode("utf-8", "replace").partition("/")
-    partition, _, offset = rest.partition("/")
-    if not (partition.isdecimal() and offset.isdecimal()) or len(partition) > 10 or len(offset) > 19:
-        return None
-    return topic, int(partition), int(offset)
+    return match[1], int(match[2]), int(match[3])

@@ -3,13 +3,16 @@ lost."""
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 
+from streamloop.cli.main import main
 from streamloop.dlq import ALL, ReplayPlan, Target
 from streamloop.dlq.purge import Purge
 from streamloop.dlq.reading import ReadError, topic_admin
@@ -248,3 +251,36 @@ def test_p7_one_that_is_fenced_after_its_commit_says_what_the_ledger_has(
     summary = shop.letters.replay(plan=NOW)
     assert (summary.state, summary.replayed) == ("failed", 3)
     shop.assert_once(3)
+
+
+def test_what_died_after_the_count_was_agreed_to_is_not_purged(
+    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(kafka)
+    shop.die(4)
+    counts: list[int] = []
+
+    def agreed(count: int, *_given: object) -> None:
+        counts.append(count)
+        shop.die(6, first=4)  # while the person types
+
+    monkeypatch.setattr("streamloop.cli.dlq_replay._confirm", agreed)
+    ran = CliRunner().invoke(
+        main, ["dlq", "purge", "--all", "--brokers", kafka.bootstrap, "--group", shop.group, "--json"]
+    )
+    assert ran.exit_code == 0, ran.output
+    assert counts == [4]
+    assert shop.letters.groups().states == {"purged": 4, "open": 6}
+
+
+def test_status_of_a_run_whose_entries_name_no_place_is_told(kafka: KafkaCluster) -> None:
+    shop = Shop(kafka, partitions=1)
+    shop.die(1)
+    run = shop.letters.replay(plan=NOW).run
+    places = [("x", "y"), ("a/b/c", "t/0/0"), ("t/0/0", "t/0/9999999999999999999"), ("t/1/9" * 999, "t/0/0")]
+    for number, (source, target) in enumerate(places):
+        value = json.dumps({"state": "replayed", "run": run, "from": source, "to": target}).encode()
+        kafka.produce(shop.ledger, [Record(value, f"x/0/{number}".encode(), partition=0)])
+    outcomes = shop.letters.status(run).outcomes
+    assert outcomes is not None
+    assert outcomes.total == 1
