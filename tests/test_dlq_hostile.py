@@ -19,13 +19,14 @@ from streamloop.dlq.session import facts_of
 from streamloop.dlq.settle import Settling, place_of
 from streamloop.dlq.writer import MOST_BYTES, Placed, writer_config
 from streamloop.errors import ConfigurationError
-from streamloop.kafka.topics import TopicFacts, Untold
+from streamloop.kafka.topic_admin import TopicAdmin
+from streamloop.kafka.topics import Commands, TopicFacts, Untold
 from streamloop.message import _headers
 from streamloop.settings import Settings
 from tests.test_dlq_replay import letter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 SETTINGS = Settings.load({"brokers": ["nobody:1"], "group": "billing"}, env={}).settings
 ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -177,3 +178,27 @@ def test_a_place_that_the_client_does_not_know_is_not_taken_for_acknowledged() -
 def test_the_writer_has_room_for_the_largest_record() -> None:
     config = writer_config(SETTINGS, 64 * 1024 * 1024)
     assert config["queue.buffering.max.kbytes"] * 1024 >= 64 * 1024 * 1024 + MOST_BYTES
+
+
+@pytest.mark.parametrize("name", ["group", "replay_topic_name", "sasl_password", "ssl_ca_location"])
+def test_a_setting_that_would_end_the_client_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name) as caught:
+        Settings.load({"brokers": ["nobody:1"], "group": "billing", name: f"quite{HALF}"}, env={})
+    assert name != "sasl_password" or "quite" not in str(caught.value)
+
+
+def test_a_topic_whose_name_is_no_utf_8_does_not_exist() -> None:
+    asked: list[str] = []
+
+    class Known(TopicAdmin):
+        def _first_look(self, _deadline: float) -> None: ...
+
+        def _described(self, names: Sequence[str], _deadline: float) -> dict[str, TopicFacts | Untold | None]:
+            asked.extend(names)
+            return {name: TopicFacts(name, ID, 1) for name in names}
+
+    admin: TopicAdmin = Known({"bootstrap.servers": "127.0.0.1:1"}, Commands("x"))
+    admin._has_admin_api = True
+    described = admin.describe([HALF, "a", "\udcff"], 5, configs=False)
+    assert (asked, described[HALF], described["\udcff"]) == (["a"], None, None)
+    assert described["a"] is not None
