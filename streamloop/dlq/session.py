@@ -204,9 +204,10 @@ class Session:
                     todo += [part[half:], part[:half]]
                 continue
             except TakenOverError:
-                # It may have been committed before that; from now on it can't be any more.
+                # It may have been committed before that; from now on it can't be any more. What the other one
+                # has open comes behind it.
                 with contextlib.suppress(ReadError):
-                    written, _ = self._by_the_ledger(part, place)
+                    written, _ = self._by_the_ledger(part, place, whole=False)
                     if written:
                         yield written, None
                 raise
@@ -223,7 +224,9 @@ class Session:
                 continue
             yield part, placed
 
-    def _by_the_ledger(self, items: list[T], place: Callable[[T], str]) -> tuple[list[T], list[T]]:
+    def _by_the_ledger(
+        self, items: list[T], place: Callable[[T], str], *, whole: bool = True
+    ) -> tuple[list[T], list[T]]:
         """What of them this run has written, and what not: its word is final."""
         mine: set[str] = set()
 
@@ -231,7 +234,7 @@ class Session:
             if value.get("run") == self.record.run:
                 mine.add(str(value.get("from")))
 
-        self.view.update(self.settings, admin=self.admin, each=see, whole=True)
+        self.view.update(self.settings, admin=self.admin, each=see, whole=whole)
         return (
             [each for each in items if place(each) in mine],
             [each for each in items if place(each) not in mine],
