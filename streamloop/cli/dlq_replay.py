@@ -283,6 +283,7 @@ def purge(
                 delete_records=delete_records,
                 forget=forget,
                 takeover=takeover,
+                within=counted.bounds,
                 progress=progress,
                 stop=stop,
             )
