@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 def preview_lines(found: Preview) -> Iterator[str]:
     """What a replay would do."""
-    yield f"Would replay {number(found.would_go)} of {number(found.matched)} ({printable(found.described)}),"
-    yield f"{size(found.bytes)}, to {printable(found.target)}:"
+    yield (
+        f"Would replay {number(found.would_go)} of {number(found.matched)} ({printable(found.described)}), "
+        f"{size(found.bytes)}, to {printable(found.target)}:"
+    )
     for topic, count in sorted(found.targets.items()):
         yield f"  {number(count):>9}  to {printable(topic)}"
     yield from _skipped(found.skipped)

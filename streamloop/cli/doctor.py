@@ -15,7 +15,7 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from streamloop.cli.options import overrides, with_settings
+from streamloop.cli.options import overrides, with_connection
 from streamloop.cli.target import load_loop
 from streamloop.doctor.finding import Finding, Level
 from streamloop.errors import StreamLoopError
@@ -44,7 +44,7 @@ def _seconds(_context: click.Context, parameter: click.Parameter, value: str) ->
         raise click.BadParameter(f"{value!r}: {problem}.", param=parameter) from None
 
 
-@click.command()
+@click.command(short_help="Say what is wrong with a deployment, and what to do.")
 @click.argument("target", metavar="[MODULE:LOOP]", required=False)
 @click.option(
     "--wait",
@@ -57,7 +57,7 @@ def _seconds(_context: click.Context, parameter: click.Parameter, value: str) ->
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--strict", is_flag=True, help="A warning is exit code 1, too.")
 @click.option("--all", "show_all", is_flag=True, help="Show what is as it has to be, too.")
-@with_settings
+@with_connection
 def doctor(
     target: str | None,
     wait: float,

@@ -66,7 +66,7 @@ def _option(name: str, kind: str, reader: Callable[[str], Any], text: str) -> Ca
     return click.option(option(name), name, metavar=kind, callback=_read(reader), help=text)
 
 
-@click.command()
+@click.command(short_help="Work out replicas, concurrency, memory and more.")
 @_option("handler_mean", "DURATION", microseconds, "How long a handler takes on average.")
 @_option("handler_p99", "DURATION", microseconds, "How long 99 of 100 take at most.")
 @_option("rate", "RATE", rate, "Messages that come for the whole group, at the peak: 5000/s, 90/m, 1000/h.")
@@ -154,7 +154,7 @@ def _planned(
             "\n".join(
                 [
                     *notes,
-                    f"Not known: {', '.join(missing)}. Give it, or measure a running member (--measure).",
+                    f"Not known: {', '.join(missing)}. Give them, or measure a running member (--measure).",
                 ]
             )
         )
