@@ -1,4 +1,4 @@
-"""The pages: their links and pictures lead somewhere, their commands and options exist, README stays short."""
+"""The pages: links and pictures lead somewhere, commands and options exist, README stays short."""
 
 from __future__ import annotations
 
