@@ -134,7 +134,8 @@ def guide(stack: Stack) -> str:
   Jaeger       {stack.jaeger.url}/api/v3/services        (its API; the web pages come with docker compose)
   Prometheus   {stack.prometheus.url}/api/v1/query?query=loop_lag_seconds   /api/v1/alerts   /api/v1/rules
 {members}
-  console      http://{stack.controls[0]}/console/     read token {stack.tokens["read"]}, act token {stack.tokens["act"]}
+  console      http://{stack.controls[0]}/console/
+               read token {stack.tokens["read"]}, act token {stack.tokens["act"]}
 
 The shop sends {stack.rate:g} orders a second; a few fail for a while, one in a hundred for ever.
 From another terminal:

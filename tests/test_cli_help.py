@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from streamloop.cli.main import main
+from streamloop.cli.show import folded
 
 LOOKERS = [["group"], ["pause"], ["resume"], ["doctor"], ["check"], ["topics"]]
 
@@ -47,3 +48,24 @@ def test_what_is_not_listed_is_taken_all_the_same() -> None:
     result = CliRunner().invoke(main, ["group", "--backoff-base", "nonsense"])
     assert "backoff_base" in result.output  # judged as a setting, not refused as an option
     assert "No such option" not in result.output
+
+
+def test_a_long_line_is_folded_below_itself_and_its_words_stay_whole() -> None:
+    long = (
+        "    orders.billing.dlq/0/17-of-a-name-that-is-longer-than-forty-characters is dead, of CardDeclined"
+    )
+    lines = folded(long, 40).split("\n")
+    assert lines[0].startswith("    orders.")
+    assert " ".join(line.strip() for line in lines) == long.strip()
+    assert all(line.startswith("    ") for line in lines)
+    assert max(len(line) for line in lines[1:]) <= 40
+    assert folded("  short   as it is", 40) == "  short   as it is"
+    assert folded("", 40) == ""
+    assert folded("a" + " b" * 30, 40, hanging=8).split("\n")[1].startswith(" " * 8 + "b")
+    assert folded("  - " + "b " * 30, 40).split("\n")[1].startswith("    b")
+
+
+def test_a_plan_asks_for_everything_that_is_missing() -> None:
+    result = CliRunner().invoke(main, ["plan"])
+    assert result.exit_code == 2
+    assert "--handler-mean, --handler-p99, --rate, --partitions. Give them" in result.output

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from streamloop.cli.options import overrides, with_connection
+from streamloop.cli.show import folded
 from streamloop.cli.target import load_loop
 from streamloop.doctor.finding import Finding, Level
 from streamloop.errors import StreamLoopError
@@ -114,15 +115,21 @@ def _nothing(_finding: Finding) -> None: ...
 def _printer(*, show_all: bool) -> Callable[[Finding], None]:
     console = Console(highlight=False, soft_wrap=True)
 
+    def fold(line: str) -> str:
+        # In a pipe a finding's sentence stays one line, for grep.
+        return folded(line, console.width, hanging=8) if console.is_terminal else line
+
     def tell(finding: Finding) -> None:
         if finding.level is Level.OK and not show_all:
             return
         # What brokers say of themselves is another program's text.
-        line = Text(f"{finding.level.value:<8}", style=STYLES[finding.level])
-        console.print(line + Text(f"{finding.check:<{_AREAS}}{printable(finding.found)}", style="default"))
+        first = fold(f"{finding.level.value:<8}{finding.check:<{_AREAS}}{printable(finding.found)}")
+        line = Text(first)
+        line.stylize(STYLES[finding.level], 0, 8)
+        console.print(line)
         for text in (finding.means, finding.do):
             if text:
-                console.print(Text(f"        {printable(text)}"))
+                console.print(Text(fold(f"        {printable(text)}")))
         for command in finding.commands:
             console.print(Text(f"            {printable(command)}"))
 

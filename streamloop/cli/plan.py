@@ -6,12 +6,14 @@ into its limits. Called by the command line.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from streamloop.cli.measure import measure, metrics_url
+from streamloop.cli.show import folded
 from streamloop.errors import ConfigurationError, StreamLoopError
 from streamloop.plan.calculate import calculate
 from streamloop.plan.inputs import HandlerKind, Inputs, Source, option
@@ -168,4 +170,8 @@ def _planned(
             return as_json(made, consumer)
         case _:
             measured = ["Measured", *(f"  {note}" for note in notes), ""] if notes else []
-            return "\n".join([*measured, as_text(made)])
+            lines = [*measured, *as_text(made).split("\n")]
+            if sys.stdout.isatty():
+                width = shutil.get_terminal_size().columns
+                lines = [folded(line, width) for line in lines]
+            return "\n".join(lines)
