@@ -99,7 +99,7 @@ class RunningLoop:
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        wait_until(lambda: self.error or self._listens(), 10, "listeners")
+        wait_until(lambda: self.error or self._listens(), 30, "listeners")
         return self
 
     def _listens(self) -> bool:

@@ -267,7 +267,7 @@ def test_a_status_that_somebody_took_away_is_written_again(linked: Linked) -> No
     linked.start()
     first = linked.own()
     linked.topic.put(status_key("a"), None)
-    wait_until(lambda: linked.own().offset() > first.offset() + 1, 10, "its status again")
+    wait_until(lambda: linked.own().offset() > first.offset() + 1, 30, "its status again")
     assert linked.own().value()
 
 
@@ -298,7 +298,7 @@ def test_another_process_of_the_same_name_is_named_and_its_status_is_left_alone(
     twin_value = status_value(type(twin)(**{**{n: getattr(twin, n) for n in twin.__slots__}, "at": 9e9}))
     for _ in range(2):
         linked.topic.put(status_key("a"), twin_value)
-    wait_until(lambda: any("name a too" in each for each in caplog.messages), 10, "the warning")
+    wait_until(lambda: any("name a too" in each for each in caplog.messages), 30, "the warning")
     linked.link.close()
     assert sum("name a too" in each for each in caplog.messages) == 1
     assert linked.own().value() == twin_value
@@ -312,7 +312,7 @@ def test_members_that_are_gone_for_good_are_taken_out(linked: Linked) -> None:
         newest = linked.topic.newest(status_key("z-old"))
         return newest is not None and newest.value() is None
 
-    wait_until(taken_out, 10, "its null")
+    wait_until(taken_out, 30, "its null")
 
 
 def test_what_was_resumed_while_this_member_was_away_is_not_held_again(linked: Linked) -> None:
@@ -321,7 +321,7 @@ def test_what_was_resumed_while_this_member_was_away_is_not_held_again(linked: L
     linked.start()
     linked.topic.records.remove(record)  # resumed, and compacted away since
     linked.topic.errors = [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)]
-    wait_until(lambda: linked.held == {}, 10, "its release")
+    wait_until(lambda: linked.held == {}, 30, "its release")
     assert linked.topic.newest(hold.scope.key) is None
 
 
@@ -335,8 +335,8 @@ def test_what_is_held_is_written_again_into_a_topic_that_was_made_anew(linked: L
     linked.topic.put(resumed.scope.key, None)  # another member was faster, and it was resumed there
     linked.topic.facts = [TopicFacts("billing.control", "id-2", 1, cleanup_policy="compact")]
     linked.topic.errors = [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)]
-    wait_until(lambda: linked.topic.newest(hold.scope.key), 10, "its record")
-    wait_until(lambda: linked.held == {Scope(): hold}, 10, "what is held")
+    wait_until(lambda: linked.topic.newest(hold.scope.key), 30, "its record")
+    wait_until(lambda: linked.held == {Scope(): hold}, 30, "what is held")
     assert all(Scope() in each.holds for each in linked.snapshots)  # never released meanwhile
 
 
@@ -347,7 +347,7 @@ def test_without_the_topic_what_the_group_holds_can_be_released_at_this_member(l
     linked.topic.facts = [None]
     linked.topic.refuses = "Policy violation"
     linked.topic.errors = [KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)]
-    wait_until(lambda: linked.link.status().state == "off", 10, "that it is off")
+    wait_until(lambda: linked.link.status().state == "off", 30, "that it is off")
     assert linked.held == {Scope(): hold}  # what was held stays held
     linked.link.forget(Scope())
     assert linked.held == {}
@@ -361,7 +361,7 @@ def test_records_that_are_not_for_this_version_are_named_once(
         linked.topic.put(b"status/x%d" % number, b'{"v":2}')
     with caplog.at_level(logging.WARNING):
         linked.start()
-        wait_until(lambda: any("not for this version" in each for each in caplog.messages), 10, "the warning")
+        wait_until(lambda: any("not for this version" in each for each in caplog.messages), 30, "the warning")
         linked.topic.put(b"breaker/db", b'{"v":1}')
         linked.own()
     assert sum("not for this version" in each for each in caplog.messages) == 1

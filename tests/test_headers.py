@@ -398,8 +398,7 @@ def test_D5_shrinking_fits_or_gives_up_and_keeps_names_nulls_and_order(
 
 def test_nothing_reads_headers_past_headers_of() -> None:
     package = Path(headers.__file__).parents[1]
-    # letter.py wants to know whether they had to be mended; the demo's topics are its own.
-    allowed = {"kafka/headers.py", "dlq/letter.py", "demo/__main__.py"}
+    allowed = {"kafka/headers.py", "demo/__main__.py"}  # the demo's topics are its own
     direct = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")

@@ -92,7 +92,7 @@ def letter_of(message: Any) -> DeadLetter:
     kind, stamp = message.timestamp()
     exact = True
     try:
-        headers: hd.RawHeaders = message.headers() or []
+        headers: hd.RawHeaders = hd.asked_headers(message) or []
     except SystemError as error:  # a name that is not UTF-8
         headers, exact = hd.mend(message, error), False
     # Of duplicates the last one is the newest: routers that append put theirs behind.

@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -141,6 +142,11 @@ def read_routing(headers: RawHeaders | None, *, group: str) -> Routing | None:
     )
 
 
+asked_headers: Final = methodcaller("headers")
+"""``message.headers()``, called so that the interpreter looks whether it raised: a call in Python code that
+ran some times before is specialised, leaves that out, and would get the list with the hole instead."""
+
+
 def headers_of(message: Any) -> RawHeaders | None:
     """The headers of a consumed Message. Everything reads them through here.
 
@@ -150,7 +156,7 @@ def headers_of(message: Any) -> RawHeaders | None:
     and all other headers are as they were sent.
     """
     try:
-        found: RawHeaders | None = message.headers()
+        found: RawHeaders | None = asked_headers(message)
     except SystemError as error:
         found = mend(message, error)
     return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import confluent_kafka
 from click.testing import CliRunner
 
 from streamloop import Message, Reject  # the loop reads the handler's annotations
@@ -49,6 +50,22 @@ def test_a_header_name_that_is_not_utf8_ends_no_member_and_loses_no_message(
     [dead] = kafka.read_all(f"{source}.{group}.dlq")
     assert dead.value == b"reject"
     assert list(dead.headers[:3]) == READABLE
+
+
+def test_it_is_seen_by_code_that_read_many_others_before(
+    kafka: KafkaCluster, topic: Callable[..., str]
+) -> None:
+    name = topic(1)
+    produce_with_header_names(kafka.bootstrap, name, b"value", HEADERS)
+    for _ in range(3):
+        usual: Any = confluent_kafka.Message(topic=name, partition=0, offset=0, headers=[("a", b"1")])
+        for _ in range(100):  # until the interpreter has specialised the calls
+            assert headers_of(usual) == [("a", b"1")]
+            assert letter_of(usual).exact
+        found, _bounds = read_one(Settings(brokers=(kafka.bootstrap,)), name, 0, 0)
+        assert headers_of(found) == READABLE
+        again, _bounds = read_one(Settings(brokers=(kafka.bootstrap,)), name, 0, 0)
+        assert letter_of(again).headers == READABLE
 
 
 def test_it_is_shown_escaped_and_an_export_says_so(kafka: KafkaCluster, topic: Callable[..., str]) -> None:

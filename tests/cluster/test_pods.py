@@ -268,7 +268,7 @@ def test_the_probes_answer_through_start_work_and_drain(
     assert pod.passes("liveness")
 
     pod.delete()
-    wait_until(lambda: not pod.passes("readiness"), 10, "the drain to be seen")
+    wait_until(lambda: not pod.passes("readiness"), 30, "the drain to be seen")
     assert pod.member.running
     assert pod.passes("liveness"), "a pod that drains must not be killed by its probe"
     assert pod.gone() == 0

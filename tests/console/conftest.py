@@ -70,7 +70,7 @@ class Browser:
             assert answer.status == 200, answer.body
             return answer.json if answer.json["state"] != "running" else None
 
-        return wait_until(look, 10, "the end of the job")
+        return wait_until(look, 30, "the end of the job")
 
 
 def _names(headers: dict[str, Any]) -> dict[str, Any]:

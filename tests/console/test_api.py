@@ -52,7 +52,7 @@ def test_a_replay_goes_by_the_name_of_who_is_signed_in_with_filter_and_plan(
 
 def test_a_replay_is_stopped_by_who_may_act_only(signed_in: Browser, held: FakeDesk) -> None:
     job = begun(signed_in.post("replay", {"where": {}, "plan": {}}))
-    wait_until(lambda: signed_in.get(f"job?id={job}").json["progress"], 10, "progress")
+    wait_until(lambda: signed_in.get(f"job?id={job}").json["progress"], 30, "progress")
     reader = Browser(signed_in.loop)
     reader.sign_in("Grace", act="")
     assert reader.post("stop", {"id": job}).status == 403
@@ -170,7 +170,7 @@ def test_pause_and_resume_show_who_and_why(signed_in: Browser) -> None:
     hold = signed_in.get("overview").json["holds"][0]
     assert (hold["topic"], hold["partition"], hold["reason"]) == ("orders", 1, "the bank is down")
     assert hold["who"].startswith("Ada")
-    partition = wait_until(lambda: _held(signed_in), 10, "the hold")
+    partition = wait_until(lambda: _held(signed_in), 30, "the hold")
     assert (partition["topic"], partition["partition"]) == ("orders", 1)
     assert signed_in.post("resume", {"topic": "orders", "partition": 1}).status == 200
     assert signed_in.get("overview").json["holds"] == []
@@ -186,7 +186,7 @@ def test_the_overview_needs_no_token_and_says_whom_it_shows(browser: Browser) ->
         found = browser.get("overview").json
         return found if found["totals"]["partitions"] == 2 else None
 
-    seen = wait_until(both, 15, "partitions")
+    seen = wait_until(both, 30, "partitions")
     assert (seen["source"], seen["texts_shown"]) == ("member", False)
     assert "this member only" in seen["source_detail"]
     assert [each["member"] for each in seen["members"]] == ["member-1"]
@@ -212,7 +212,7 @@ def test_a_replay_that_runs_when_the_member_drains_is_stopped_and_waited_for(
         browser = Browser(loop)
         browser.sign_in()
         job = begun(browser.post("replay", {"where": {}, "plan": {}}))
-        wait_until(lambda: browser.get(f"job?id={job}").json["progress"], 10, "progress")
+        wait_until(lambda: browser.get(f"job?id={job}").json["progress"], 30, "progress")
         loop.loop.stop()
         assert desk.stopped.wait(10)  # while the handler still runs
         assert browser.post("replay", {"where": {}, "plan": {}}).status == 503

@@ -39,14 +39,14 @@ class Waiting:
 
 
 def ended(job: Job) -> Job:
-    wait_until(lambda: job.state != "running", 10, "the end")
+    wait_until(lambda: job.state != "running", 30, "the end")
     return job
 
 
 def test_a_job_shows_its_progress_and_its_result() -> None:
     jobs, work = Jobs(), Waiting()
     job = jobs.start(LOOK, "a search", work, by="Ada")
-    wait_until(lambda: jobs.get(job.id).progress, 10, "progress")
+    wait_until(lambda: jobs.get(job.id).progress, 30, "progress")
     work.go.set()
     assert ended(job).state == "done"
     shown = jobs.get(job.id).shown()
@@ -116,7 +116,7 @@ def test_a_search_that_nobody_asks_for_ends_by_itself_and_a_replay_goes_on() -> 
     clock.now += FORGOTTEN + 1
     assert ended(search).stopped_because == "nobody asked for it any more"
     turns = work.turns
-    wait_until(lambda: work.turns > turns + 3, 10, "more turns")
+    wait_until(lambda: work.turns > turns + 3, 30, "more turns")
     assert replay.state == "running"
     assert jobs.close(10)
 

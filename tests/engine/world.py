@@ -506,11 +506,12 @@ class World:
         """
         if not self.sound:
             return  # what has failed already is to be shown
-        if self.engine.halted:
-            self.crash()
         for index in range(len(self.capacities)):
             self.stall(index, over=True)
         self.deliver()
+        if self.engine.halted:  # it may have heard of the fatal error only now
+            self.crash()
+            self.deliver()
         standing, before = 0, -1
         while standing < PATIENCE:
             acked = sum(len(life.acked) for life in self.lives.values())
