@@ -81,6 +81,10 @@ def summary_lines(found: ReplaySummary) -> Iterator[str]:
         yield f"Later: streamloop dlq status {found.run}"
     elif found.replayed and not found.settles:
         yield "What becomes of them there can't be told."
+    if found.settles and found.outcomes.bad:
+        yield "Why again: streamloop dlq ls --replayed shows those that died again; others are still retried."
+    if found.state == FINISHED and not found.matched:
+        yield "No dead letter matched: streamloop dlq ls shows those that there are."
     yield f"Run {found.run}"
 
 

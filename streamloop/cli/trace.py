@@ -128,7 +128,7 @@ def said_of(committed: Committed) -> str:
     said = {
         "position": f"committed {committed.offset}: past it",
         "metadata": f"committed {committed.offset}, and the metadata acknowledges this offset",
-        "open": f"committed {committed.offset}: not acknowledged",
+        "open": f"committed {committed.offset}: not past it",
         "none": "nothing committed",
     }[committed.state]
     if committed.beyond:
