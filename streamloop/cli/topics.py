@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from streamloop.cli.options import overrides, with_settings
+from streamloop.cli.options import overrides, with_connection
 from streamloop.cli.target import load_loop
 from streamloop.errors import StreamLoopError, TopicError
 from streamloop.kafka.source_topics import create_missing, read_topics
@@ -35,7 +35,7 @@ def _seconds(_context: click.Context, parameter: click.Parameter, value: str) ->
         raise click.BadParameter(f"{value!r}: {error}.", param=parameter) from None
 
 
-@click.command()
+@click.command(short_help="Create missing topics.")
 @click.argument("target", metavar="[MODULE:LOOP]", required=False)
 @click.option(
     "--file",
@@ -52,7 +52,7 @@ def _seconds(_context: click.Context, parameter: click.Parameter, value: str) ->
     help="Give up after this time without a broker.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be created, and create nothing.")
-@with_settings
+@with_connection
 def topics(
     target: str | None, file: Path | None, wait: float, dry_run: bool, config: Path | None, **options: Any
 ) -> None:
