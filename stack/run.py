@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -50,7 +52,9 @@ class Stack:
         self.addresses: list[str] = []
         """Where each member's probes and metrics are: host:port."""
         self.controls: list[str] = []
-        """Where each member's /status is: host:port."""
+        """Where each member's /status and console are: host:port."""
+        self.tokens = {name: secrets.token_urlsafe(18) for name in ("read", "act")}
+        """For the console; made anew for each run."""
         self.producer: Member | None = None
 
     def __enter__(self) -> Self:
@@ -87,6 +91,10 @@ class Stack:
                 "STREAMLOOP_LOG_FORMAT": "json",
                 "STREAMLOOP_OPS_ADDRESS": self.addresses[number],
                 "STREAMLOOP_CONTROL_ADDRESS": self.controls[number],
+                "STREAMLOOP_CONTROL_READ_TOKEN": self.tokens["read"],
+                "STREAMLOOP_CONTROL_ACT_TOKEN": self.tokens["act"],
+                "STREAMLOOP_CONSOLE": "true",
+                "STREAMLOOP_JAEGER_URL": self.jaeger.url,
                 # Prometheus scrapes: what is pushed as well would be counted twice.
                 "STREAMLOOP_METRICS_EXPORTER": "none",
                 **telemetry,
@@ -119,17 +127,23 @@ def guide(stack: Stack) -> str:
         f"  {member.name:<12} http://{address}/metrics   /ready   /live"
         for member, address in zip(stack.members, stack.addresses, strict=True)
     )
+    # As it is typed in this folder: the environment is not always active in another terminal.
+    program = os.path.relpath(Path(sys.executable).with_name("streamloop"))
     return f"""
   Kafka        {stack.kafka.bootstrap}
   Jaeger       {stack.jaeger.url}/api/v3/services        (its API; the web pages come with docker compose)
   Prometheus   {stack.prometheus.url}/api/v1/query?query=loop_lag_seconds   /api/v1/alerts   /api/v1/rules
 {members}
+  console      http://{stack.controls[0]}/console/
+               read token {stack.tokens["read"]}, act token {stack.tokens["act"]}
 
 The shop sends {stack.rate:g} orders a second; a few fail for a while, one in a hundred for ever.
 From another terminal:
 
-  streamloop top {" ".join(stack.controls)}
-  streamloop trace orders PARTITION OFFSET --brokers {stack.kafka.bootstrap} --jaeger {stack.jaeger.url}
+  {program} top {" ".join(stack.controls)}
+  {program} group --group billing --brokers {stack.kafka.bootstrap}
+  {program} dlq ls --group billing --brokers {stack.kafka.bootstrap}
+  {program} trace orders PARTITION OFFSET --brokers {stack.kafka.bootstrap} --jaeger {stack.jaeger.url}
 
 Ctrl-C ends everything. Orders that will be dead letters in about 20 s, once their retries are over:
 """

@@ -15,7 +15,7 @@ from opentelemetry.context import get_current
 
 from streamloop.codecs import encode
 from streamloop.errors import StreamLoopError
-from streamloop.kafka.headers import headers_of, user_headers
+from streamloop.kafka.headers import headers_of, is_writable_name, user_headers
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -319,5 +319,8 @@ class PlainMessage(Message):
 def _headers(headers: Headers | None) -> RawHeaders:
     if headers is None:
         return []
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    for name, _ in pairs:
+        if not is_writable_name(name):
+            raise ValueError(f"the header name {name!r} can't be written: it is no UTF-8, or holds a null")
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]

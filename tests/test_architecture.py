@@ -48,7 +48,7 @@ FORBIDDEN = {
     "settings": ("cli", "ops", "dlq", "control", "runners", "lifecycle"),
     "runners": ("cli", "ops", "dlq", "control", "lifecycle"),
     "telemetry": ("cli", "ops", "dlq", "control", "lifecycle"),
-    "dlq": ("cli", "ops", "control", "lifecycle", "app"),
+    "dlq": ("cli", "ops", "lifecycle", "app"),
     "control": ("cli", "ops", "dlq", "lifecycle"),
     "plan": ("cli", "ops", "dlq", "control", "lifecycle"),
     "doctor": ("cli", "lifecycle"),

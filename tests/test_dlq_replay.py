@@ -262,6 +262,23 @@ def test_nothing_that_a_terminal_obeys_is_shown() -> None:
         assert line.isprintable(), line
 
 
+def test_a_preview_says_what_would_go_where_in_one_line() -> None:
+    first = next(preview_lines(Preview("error CardDeclined", "the replay topic")))
+    assert first.startswith("Would replay 0 of 0 (error CardDeclined), ")
+    assert first.endswith(", to the replay topic:")
+
+
+def test_a_summary_says_where_to_look_next() -> None:
+    again = ReplaySummary("r1", "finished", matched=3, replayed=3, outcomes=Outcomes(dead=3))
+    assert any("dlq ls --replayed" in line for line in summary_lines(again))
+    good = ReplaySummary("r1", "finished", matched=3, replayed=3, outcomes=Outcomes(acked=3))
+    assert not any("dlq ls" in line for line in summary_lines(good))
+    nothing = ReplaySummary("r1", "finished")
+    assert any(line.startswith("No dead letter matched") for line in summary_lines(nothing))
+    taken_over = ReplaySummary("r1", "taken over")
+    assert not any(line.startswith("No dead letter matched") for line in summary_lines(taken_over))
+
+
 class TestTraces:
     def test_T1_the_send_back_is_a_span_of_the_messages_trace(self, monkeypatch: pytest.MonkeyPatch) -> None:
         spans = use_provider(monkeypatch)

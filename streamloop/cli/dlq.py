@@ -49,7 +49,7 @@ _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LARGEST: Final = 2**63 - 1
 
 
-@click.group()
+@click.group(short_help="Dead letters: what died and why; replay, purge, export.")
 def dlq() -> None:
     """Dead letters: see what died and why, bring it back once, or put it away."""
 
@@ -57,7 +57,7 @@ def dlq() -> None:
 # --------------------------------------------------------------------------------------------------------- ls
 
 
-@dlq.command()
+@dlq.command(short_help="List dead letters by error.")
 @with_filter
 @with_topics
 @click.option(
@@ -118,7 +118,7 @@ def ls(only_open: bool, limit: int, as_json: bool, **options: Any) -> None:
 # ------------------------------------------------------------------------------------------------------- show
 
 
-@dlq.command()
+@dlq.command(short_help="Show one dead letter whole.")
 @click.argument("place", metavar="TOPIC PARTITION OFFSET", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, byte-exact, as 'export' writes it.")
 @click.option("--raw", is_flag=True, help="The value's bytes and nothing else, into a pipe or a file.")
@@ -208,7 +208,7 @@ def place_of(given: Sequence[str]) -> tuple[str, int, int]:
 # ----------------------------------------------------------------------------------------------------- export
 
 
-@dlq.command()
+@dlq.command(short_help="Write dead letters to a file, byte for byte.")
 @click.argument("file", metavar="FILE")
 @with_filter
 @with_topics

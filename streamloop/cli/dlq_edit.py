@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from streamloop.dlq.targets import Edit
 from streamloop.errors import ConfigurationError
-from streamloop.kafka.headers import is_ours, user_headers
+from streamloop.kafka.headers import is_ours, is_writable_name, user_headers
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from streamloop.dlq.letter import DeadLetter
     from streamloop.kafka.headers import RawHeaders
 
@@ -49,8 +51,8 @@ def edit_of(letter: DeadLetter, document: bytes | None) -> Edit | None:
     value = letter.value
     if (kind.strip(), body.removesuffix(b"\n")) != _body(letter.value):
         value = _value(kind.strip(), body.removesuffix(b"\n"))
-    headers = _headers(head)
     before = user_headers(letter.headers)
+    headers = _headers(head, {name for name, _ in before})
     if value == letter.value and headers == before:
         return None
     return Edit(value, headers)
@@ -102,7 +104,7 @@ def _header_line(name: str, value: bytes | None) -> bytes:
     return json.dumps(found).encode()
 
 
-def _headers(head: bytes) -> RawHeaders:
+def _headers(head: bytes, there: Container[str]) -> RawHeaders:
     found: RawHeaders = []
     for line in head.split(b"\n"):
         text = line.strip()
@@ -118,7 +120,7 @@ def _headers(head: bytes) -> RawHeaders:
             value = None if raw is None else base64.b64decode(raw) if "base64" in header else raw.encode()
         except (ValueError, KeyError, TypeError, AttributeError):
             raise problem from None
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name or not (name in there or is_writable_name(name)):
             raise problem
         if is_ours(name):
             raise ConfigurationError(

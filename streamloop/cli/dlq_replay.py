@@ -67,7 +67,7 @@ def letters_of(chosen: Chosen) -> DeadLetters:
 # ----------------------------------------------------------------------------------------------------- replay
 
 
-@click.command()
+@click.command(short_help="Bring dead letters back to the group that failed, once.")
 @with_filter
 @with_topics
 @click.option("--dry-run", is_flag=True, help="Say what would be replayed, and change nothing.")
@@ -203,7 +203,7 @@ def _with_edit(plan: ReplayPlan, edit: Edit) -> ReplayPlan:
 # ----------------------------------------------------------------------------------------------------- status
 
 
-@click.command()
+@click.command(short_help="Show what was replayed, purged or imported, and by whom.")
 @click.argument("run", required=False)
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Rows.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines.")
@@ -233,7 +233,7 @@ def status(run: str | None, limit: int, as_json: bool, **options: Any) -> None:
 # ------------------------------------------------------------------------------------------------------ purge
 
 
-@click.command()
+@click.command(short_help="Put dead letters away.")
 @with_filter
 @with_topics
 @click.option("--all", "everything", is_flag=True, help="All dead letters; else a filter has to be given.")
@@ -283,6 +283,7 @@ def purge(
                 delete_records=delete_records,
                 forget=forget,
                 takeover=takeover,
+                within=counted.bounds,
                 progress=progress,
                 stop=stop,
             )
@@ -304,7 +305,7 @@ def _confirm(count: int, where: Filter, yes: str | None) -> None:
 # ----------------------------------------------------------------------------------------------------- import
 
 
-@click.command("import")
+@click.command("import", short_help="Put exported dead letters back.")
 @click.argument("file", metavar="FILE")
 @with_topics
 @click.option("--takeover", is_flag=True, help="End another run that is at work.")

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 def preview_lines(found: Preview) -> Iterator[str]:
     """What a replay would do."""
-    yield f"Would replay {number(found.would_go)} of {number(found.matched)} ({printable(found.described)}),"
-    yield f"{size(found.bytes)}, to {printable(found.target)}:"
+    yield (
+        f"Would replay {number(found.would_go)} of {number(found.matched)} ({printable(found.described)}), "
+        f"{size(found.bytes)}, to {printable(found.target)}:"
+    )
     for topic, count in sorted(found.targets.items()):
         yield f"  {number(count):>9}  to {printable(topic)}"
     yield from _skipped(found.skipped)
@@ -79,6 +81,10 @@ def summary_lines(found: ReplaySummary) -> Iterator[str]:
         yield f"Later: streamloop dlq status {found.run}"
     elif found.replayed and not found.settles:
         yield "What becomes of them there can't be told."
+    if found.settles and found.outcomes.bad:
+        yield "Why again: streamloop dlq ls --replayed shows those that died again; others are still retried."
+    if found.state == FINISHED and not found.matched:
+        yield "No dead letter matched: streamloop dlq ls shows those that there are."
     yield f"Run {found.run}"
 
 

@@ -14,7 +14,8 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
-from streamloop.cli.options import mistakes, overrides, seconds, with_settings
+from streamloop.cli.options import mistakes, overrides, seconds, with_connection
+from streamloop.cli.show import folded
 from streamloop.cli.target import load_loop
 from streamloop.doctor.finding import Finding, Level
 from streamloop.kafka.config import check_properties
@@ -35,7 +36,7 @@ STYLES: Final = {Level.OK: "green", Level.WARN: "yellow", Level.ERROR: "bold red
 _AREAS: Final = 20
 
 
-@click.command()
+@click.command(short_help="Say what is wrong with a deployment, and what to do.")
 @click.argument("target", metavar="[MODULE:LOOP]", required=False)
 @click.option(
     "--wait",
@@ -48,7 +49,7 @@ _AREAS: Final = 20
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--strict", is_flag=True, help="A warning is exit code 1, too.")
 @click.option("--all", "show_all", is_flag=True, help="Show what is as it has to be, too.")
-@with_settings
+@with_connection
 def doctor(
     target: str | None,
     wait: float,
@@ -100,15 +101,21 @@ def _nothing(_finding: Finding) -> None: ...
 def _printer(*, show_all: bool) -> Callable[[Finding], None]:
     console = Console(highlight=False, soft_wrap=True)
 
+    def fold(line: str) -> str:
+        # In a pipe a finding's sentence stays one line, for grep.
+        return folded(line, console.width, hanging=8) if console.is_terminal else line
+
     def tell(finding: Finding) -> None:
         if finding.level is Level.OK and not show_all:
             return
         # What brokers say of themselves is another program's text.
-        line = Text(f"{finding.level.value:<8}", style=STYLES[finding.level])
-        console.print(line + Text(f"{finding.check:<{_AREAS}}{printable(finding.found)}", style="default"))
+        first = fold(f"{finding.level.value:<8}{finding.check:<{_AREAS}}{printable(finding.found)}")
+        line = Text(first)
+        line.stylize(STYLES[finding.level], 0, 8)
+        console.print(line)
         for text in (finding.means, finding.do):
             if text:
-                console.print(Text(f"        {printable(text)}"))
+                console.print(Text(fold(f"        {printable(text)}")))
         for command in finding.commands:
             console.print(Text(f"            {printable(command)}"))
 

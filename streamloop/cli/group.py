@@ -14,7 +14,7 @@ import orjson
 from rich.console import Console, Group
 from rich.text import Text
 
-from streamloop.cli.options import mistakes, overrides, with_settings
+from streamloop.cli.options import mistakes, overrides, with_connection
 from streamloop.cli.show import NONE, age, moment, number, text
 from streamloop.cli.top import held_text, holder_text, plain_table
 from streamloop.control.outside import GroupControl
@@ -108,10 +108,10 @@ def _partitions(found: Sequence[GroupPartition], most: int | None) -> Renderable
     return table
 
 
-@click.command()
+@click.command(short_help="Show a whole group: members, pauses, partitions.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with all partitions.")
 @click.option("--all", "everything", is_flag=True, help=f"Show all partitions, not {MOST} of them.")
-@with_settings
+@with_connection
 def group(as_json: bool, everything: bool, config: Path | None, **options: Any) -> None:
     """Show a whole group: its members, what is paused, and its partitions, what needs you first.
 

@@ -19,7 +19,7 @@ from streamloop.cli.dlq_replay import COMMANDS as DLQ_COMMANDS
 from streamloop.cli.doctor import doctor
 from streamloop.cli.group import group
 from streamloop.cli.logs import last_line, set_up_logging
-from streamloop.cli.options import mistakes, overrides, seconds, with_settings
+from streamloop.cli.options import mistakes, overrides, seconds, with_connection, with_settings
 from streamloop.cli.pause import pause, resume
 from streamloop.cli.plan import plan
 from streamloop.cli.target import load_loop
@@ -45,7 +45,7 @@ def main() -> None:
     """Run Kafka consumers that lose nothing, stall on nothing and hide nothing."""
 
 
-@main.command()
+@main.command(short_help="Run a loop as a member of its consumer group.")
 @click.argument("target", metavar="MODULE:LOOP")
 @click.option("--max-messages", type=click.IntRange(min=1), metavar="N", help="End after this many messages.")
 @click.option("--max-runtime", callback=seconds, metavar="DURATION", help="End after this time.")
@@ -83,7 +83,7 @@ def run(
     leave(code)
 
 
-@main.command()
+@main.command(short_help="Check imports, settings and topics; handle nothing.")
 @click.argument("target", metavar="MODULE:LOOP")
 @click.option(
     "--wait",
@@ -93,7 +93,7 @@ def run(
     metavar="DURATION",
     help="Give up after this time without a broker.",
 )
-@with_settings
+@with_connection
 def check(target: str, wait: float, config: Path | None, **options: Any) -> None:
     """Check imports, settings and topics without handling anything. Exit code 2 when something is wrong."""
     with mistakes():
@@ -109,7 +109,7 @@ def check(target: str, wait: float, config: Path | None, **options: Any) -> None
     leave(0)
 
 
-@main.command()
+@main.command(short_help="Print the settings in force and where each comes from.")
 @click.argument("target", metavar="[MODULE:LOOP]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of the settings file instead.")
@@ -147,7 +147,7 @@ def config(
         click.echo(line)
 
 
-@main.command()
+@main.command(short_help="Print the versions of streamloop and what it stands on.")
 def version() -> None:
     """Print the versions of streamloop and what it stands on."""
     import confluent_kafka

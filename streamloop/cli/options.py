@@ -7,7 +7,7 @@ commands.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -24,10 +24,27 @@ from streamloop.telemetry.logs import printable
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 _BY_HAND: Final = frozenset({"topics"})
+_CONNECTION: Final = frozenset({"brokers", "group", "client_id", "security_protocol", "control_topic_name"})
+_CONNECTION_BEGINS: Final = ("sasl_", "ssl_")
+"""What somebody who only looks or asks gives by hand: names, and how names begin."""
 
 
 def with_settings(command: CommandT) -> CommandT:
     """Add --config, an option for each setting, --topic, and --set for what is nested."""
+    return _with_options(command, settings_in_order(), "")
+
+
+def with_connection(command: CommandT) -> CommandT:
+    """The same options; --help lists those of the connection only, and says where the others are."""
+    return _with_options(
+        command,
+        [name for name in settings_in_order() if name in _CONNECTION or name.startswith(_CONNECTION_BEGINS)],
+        " Each setting is an option, too: 'streamloop run --help' lists them.",
+    )
+
+
+def _with_options(command: CommandT, listed: Iterable[str], more: str) -> CommandT:
+    shown = frozenset(listed)
     return decorated(
         command,
         click.option(
@@ -41,6 +58,7 @@ def with_settings(command: CommandT) -> CommandT:
             "topics",
             multiple=True,
             metavar="OLD=NEW",
+            hidden=bool(more),
             help="Read topic NEW where the code says OLD. Repeatable.",
         ),
         click.option(
@@ -50,10 +68,10 @@ def with_settings(command: CommandT) -> CommandT:
             metavar="NAME=VALUE",
             help=(
                 "Any setting, also nested: consumers.charge.timeout=10s, kafka.consumer.debug=cgrp. "
-                "Repeatable."
+                "Repeatable." + more
             ),
         ),
-        *(_option(name) for name in settings_in_order() if name not in _BY_HAND),
+        *(_option(name, name not in shown) for name in settings_in_order() if name not in _BY_HAND),
     )
 
 
@@ -107,10 +125,10 @@ def _pair(name: str, shape: str, text: str) -> tuple[str, str]:
     return left.strip(), right
 
 
-def _option(name: str) -> Callable[[CommandT], CommandT]:
+def _option(name: str, hidden: bool) -> Callable[[CommandT], CommandT]:
     written = option((name,))
     text = describe_field(name)
     if Settings.model_fields[name].annotation is bool:
-        return click.option(f"{written}/--no-{written[2:]}", name, default=None, help=text)
+        return click.option(f"{written}/--no-{written[2:]}", name, default=None, hidden=hidden, help=text)
     kind = "DURATION" if name in DURATIONS else "SIZE" if name in SIZES else "VALUE"
-    return click.option(written, name, metavar=kind, help=text)
+    return click.option(written, name, metavar=kind, hidden=hidden, help=text)

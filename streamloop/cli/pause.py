@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamloop.cli.options import mistakes, overrides, seconds, with_settings
+from streamloop.cli.options import mistakes, overrides, seconds, with_connection
 from streamloop.cli.show import age, moment
 from streamloop.control.outside import GroupControl
 from streamloop.control.records import OperatorHold, Scope
@@ -48,12 +48,12 @@ _wait = click.option(
 )
 
 
-@click.command()
+@click.command(short_help="Hold the whole group, a topic or a partition.")
 @_where
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the others.")
 @_by
 @_wait
-@with_settings
+@with_connection
 def pause(
     where: str | None,
     reason: str,
@@ -69,11 +69,11 @@ def pause(
     _act(where, by or _me(), wait, config, options, reason=reason)
 
 
-@click.command()
+@click.command(short_help="End a pause.")
 @_where
 @_by
 @_wait
-@with_settings
+@with_connection
 def resume(where: str | None, by: str | None, wait: float, config: Path | None, **options: Any) -> None:
     """End what a pause with the same words began; without any: everything that is paused.
 

@@ -6,12 +6,15 @@ into its limits. Called by the command line.
 
 from __future__ import annotations
 
+import shutil
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from streamloop.cli.measure import measure, metrics_url
 from streamloop.cli.options import mistakes
+from streamloop.cli.show import folded
 from streamloop.errors import ConfigurationError
 from streamloop.plan.calculate import calculate
 from streamloop.plan.inputs import HandlerKind, Inputs, Source, option
@@ -66,7 +69,7 @@ def _option(name: str, kind: str, reader: Callable[[str], Any], text: str) -> Ca
     return click.option(option(name), name, metavar=kind, callback=_read(reader), help=text)
 
 
-@click.command()
+@click.command(short_help="Work out replicas, concurrency, memory and more.")
 @_option("handler_mean", "DURATION", microseconds, "How long a handler takes on average.")
 @_option("handler_p99", "DURATION", microseconds, "How long 99 of 100 take at most.")
 @_option("rate", "RATE", rate, "Messages that come for the whole group, at the peak: 5000/s, 90/m, 1000/h.")
@@ -151,7 +154,7 @@ def _planned(
             "\n".join(
                 [
                     *notes,
-                    f"Not known: {', '.join(missing)}. Give it, or measure a running member (--measure).",
+                    f"Not known: {', '.join(missing)}. Give them, or measure a running member (--measure).",
                 ]
             )
         )
@@ -165,4 +168,8 @@ def _planned(
             return as_json(made, consumer)
         case _:
             measured = ["Measured", *(f"  {note}" for note in notes), ""] if notes else []
-            return "\n".join([*measured, as_text(made)])
+            lines = [*measured, *as_text(made).split("\n")]
+            if sys.stdout.isatty():
+                width = shutil.get_terminal_size().columns
+                lines = [folded(line, width) for line in lines]
+            return "\n".join(lines)

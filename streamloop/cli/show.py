@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import textwrap
 from typing import Any, Final
 
 from rich.text import Text
@@ -16,6 +17,23 @@ NONE: Final = "-"
 def text(value: object, style: str = "") -> Text:
     """A text of another's: no character that a terminal obeys, and no markup."""
     return Text(printable(str(value)), style=style)
+
+
+def folded(line: str, width: int, hanging: int | None = None) -> str:
+    """A line broken at blanks, the rest indented by ``hanging``, or else as the line is. Words stay whole, so
+    that commands, names and addresses can be copied."""
+    words = line.lstrip(" ")
+    begins = len(line) - len(words)
+    if hanging is None:
+        hanging = begins + (2 if words.startswith("- ") else 0)
+    return textwrap.fill(
+        words,
+        max(width, 40),
+        initial_indent=" " * begins,
+        subsequent_indent=" " * hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def number(value: Any, digits: int = 0) -> str:

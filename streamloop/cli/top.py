@@ -326,7 +326,7 @@ def _interval(_context: click.Context, parameter: click.Parameter, value: str) -
     return seconds
 
 
-@click.command()
+@click.command(short_help="Show what members do now.")
 @click.argument("urls", metavar="[URL]...", nargs=-1)
 @click.option(
     "--interval",

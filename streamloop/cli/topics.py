@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from streamloop.cli.options import mistakes, overrides, seconds, with_settings
+from streamloop.cli.options import mistakes, overrides, seconds, with_connection
 from streamloop.cli.target import load_loop
 from streamloop.errors import TopicError
 from streamloop.kafka.source_topics import create_missing, read_topics
@@ -27,7 +27,7 @@ WAIT: Final = "10s"
 """How long it waits for a broker."""
 
 
-@click.command()
+@click.command(short_help="Create missing topics.")
 @click.argument("target", metavar="[MODULE:LOOP]", required=False)
 @click.option(
     "--file",
@@ -44,7 +44,7 @@ WAIT: Final = "10s"
     help="Give up after this time without a broker.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be created, and create nothing.")
-@with_settings
+@with_connection
 def topics(
     target: str | None, file: Path | None, wait: float, dry_run: bool, config: Path | None, **options: Any
 ) -> None:

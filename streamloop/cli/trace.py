@@ -129,7 +129,7 @@ def said_of(committed: Committed) -> str:
     said = {
         "position": f"committed {committed.offset}: past it",
         "metadata": f"committed {committed.offset}, and the metadata acknowledges this offset",
-        "open": f"committed {committed.offset}: not acknowledged",
+        "open": f"committed {committed.offset}: not past it",
         "none": "nothing committed",
     }[committed.state]
     if committed.beyond:
@@ -252,7 +252,7 @@ def _time(_context: click.Context, parameter: click.Parameter, value: str) -> fl
         raise click.BadParameter(f"{value!r}: {error}.", param=parameter) from None
 
 
-@click.command()
+@click.command(short_help="Show where a message is or was.")
 @click.argument("place", metavar="[TOPIC PARTITION OFFSET]", nargs=-1)
 @click.option("--trace-id", metavar="ID", help="A trace instead of a place. Needs --jaeger.")
 @click.option("--jaeger", metavar="URL", help="Jaeger's query API, such as http://localhost:16686.")

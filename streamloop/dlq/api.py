@@ -23,7 +23,7 @@ from streamloop.dlq.purge import Purge, PurgeSummary
 from streamloop.dlq.reading import BoundedReader, NoRecord, ReadError, open_bounds, read_one, topic_admin
 from streamloop.dlq.replay import Replay
 from streamloop.dlq.runs import RunRecord, who_am_i
-from streamloop.dlq.settle import Outcomes, Settling
+from streamloop.dlq.settle import Outcomes, Settling, place_of
 from streamloop.dlq.topics import dead_letter_topics
 from streamloop.dlq.writer import Placed
 from streamloop.kafka.topics import TopicFacts
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from streamloop.assembly import Assembly
     from streamloop.dlq.exporting import Exported
     from streamloop.dlq.groups import Groups
-    from streamloop.dlq.reading import Progress
+    from streamloop.dlq.reading import Bounds, Progress
     from streamloop.settings import ConsumerSettings, Settings
 
 
@@ -231,6 +231,7 @@ class DeadLetters:
         delete_records: bool = False,
         forget: bool = False,
         takeover: bool = False,
+        within: Bounds | None = None,
         progress: Callable[[Progress], None] | None = None,
         stop: threading.Event | None = None,
     ) -> PurgeSummary:
@@ -238,7 +239,8 @@ class DeadLetters:
 
         ``delete_records``: also delete the records before the first open letter of each partition, those
         that were replayed included. ``forget``: drop the ledger's entries of deleted letters; an export made
-        before could then bring them back open. Raises InProgressError, ReadError, ConfigurationError.
+        before could then bring them back open. ``within``: no letters but those that were there when
+        somebody looked (``groups().bounds``). Raises InProgressError, ReadError, ConfigurationError.
         """
         return Purge(
             self.settings,
@@ -248,6 +250,7 @@ class DeadLetters:
             delete_records=delete_records,
             forget=forget,
             takeover=takeover,
+            within=within,
             progress=progress,
             stop=stop,
         ).run()
@@ -312,15 +315,16 @@ class DeadLetters:
 
         Raises ReadError when there is no such run, or more than one.
         """
-        placed: list[tuple[str, str, str]] = []
+        placed: list[tuple[str, tuple[str, int, int], Placed]] = []
         admin = topic_admin(self.settings)
 
         def see(_key: bytes, value: Mapping[str, Any]) -> None:
-            made_by, source, target = value.get("run"), value.get("from"), value.get("to")
-            if not (isinstance(made_by, str) and isinstance(source, str) and isinstance(target, str)):
+            made_by = value.get("run")
+            if not isinstance(made_by, str) or not made_by.startswith(run):
                 return
-            if made_by.startswith(run):
-                placed.append((made_by, source, target))
+            source, target = place_of(value.get("from")), place_of(value.get("to"))
+            if source is not None and target is not None:
+                placed.append((made_by, source, Placed(*target)))
 
         view = read_ledger(self.settings, admin=admin, each=see)
         found = [each for each in view.runs.values() if each.run.startswith(run)]
@@ -338,10 +342,7 @@ class DeadLetters:
             settling.go_on_from(record.scan_from, record.dead_topics)
             for made_by, source, target in placed:
                 if made_by == record.run:
-                    topic, partition, offset = source.rsplit("/", 2)
-                    to, to_partition, to_offset = target.rsplit("/", 2)
-                    placed_at = Placed(to, int(to_partition), int(to_offset))
-                    settling.sent(topic, int(partition), int(offset), placed_at)
+                    settling.sent(*source, target)
             return RunStatus(record, alive, settling.look())
         finally:
             settling.close()

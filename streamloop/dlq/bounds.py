@@ -8,7 +8,7 @@ joins no group and creates no topic. Called by whatever reads dead-letter topics
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from streamloop.dlq.filters import ALL
@@ -197,6 +197,38 @@ def recreated(settings: Settings, bounds: Bounds, *, admin: TopicAdmin | None = 
         for name, facts in described.items()
         if facts is None or (isinstance(facts, TopicFacts) and facts.topic_id != bounds.topic_ids[name])
     ]
+
+
+def narrowed(bounds: Bounds, within: Bounds) -> Bounds:
+    """``bounds``, but nothing beyond the ends of ``within``, which were fixed before.
+
+    Raises ReadError when a topic is another one than then.
+    """
+    for topic, topic_id in bounds.topic_ids.items():
+        if within.topic_ids.get(topic, topic_id) != topic_id:
+            raise ReadError(_made_anew(topic))
+    ranges = {}
+    for place, each in bounds.ranges.items():
+        known = within.ranges.get(place)
+        end = each.start if known is None else max(each.start, min(each.end, known.end))
+        ranges[place] = each._replace(end=end)
+    return replace(bounds, ranges=ranges)
+
+
+def refuse_recreated(settings: Settings, bounds: Bounds, *, admin: TopicAdmin | None = None) -> None:
+    """Raise ReadError when one of the topics is another now than when the bounds were set.
+
+    What was read before this returns was of the topics that the bounds name.
+    """
+    for topic in recreated(settings, bounds, admin=admin):
+        raise ReadError(_made_anew(topic))
+
+
+def _made_anew(topic: str) -> str:
+    return (
+        f"The topic {topic} was deleted or made anew meanwhile: its records can't be told from those of the "
+        "old one. Start again."
+    )
 
 
 class _Asking:

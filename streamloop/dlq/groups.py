@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from streamloop.dlq.bounds import Bounds
     from streamloop.dlq.letter import DeadLetter
 
 OPEN: Final = "open"
@@ -110,6 +111,8 @@ class Groups:
     states: dict[str, int]
     notes: list[str] = field(default_factory=list)
     """Sentences: what retention removed, what an open transaction holds back."""
+    bounds: Bounds | None = None
+    """What was looked at: what comes later is not among them."""
 
     @property
     def open(self) -> int:

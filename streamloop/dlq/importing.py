@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from streamloop.dlq.course import go_through
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
 WHY: Final = {REPLAYED: "replayed before", PURGED: "purged before", IMPORTED: "imported before"}
 STILL_THERE: Final = "still in its topic"
 OTHER_TOPIC: Final = "of another topic"
+LONGEST_LINE: Final = 256 * 1024 * 1024
+"""Bytes of a line at most: a record of 100 MB in base64, and room."""
+_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +99,12 @@ def read_export(file: BinaryIO, name: str) -> Iterator[Exported]:
     ended = False
     records = 0
     number = 0
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(iter(partial(file.readline, LONGEST_LINE + 1), b""), 1):
         where = f"{name}, line {number}"
+        if len(line) > LONGEST_LINE:
+            raise ConfigurationError(
+                f"{where} is longer than {LONGEST_LINE >> 20} MiB: no record of Kafka's takes that much."
+            )
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
@@ -127,11 +137,16 @@ def _record(found: Mapping[str, Any], where: str) -> Exported:
         identity = found["id"]
         partition, offset = identity["partition"], identity["offset"]
         headers = [(header["name"], _raw(header["value_base64"])) for header in found["headers"]]
-        if not (isinstance(partition, int) and isinstance(offset, int) and partition >= 0 and offset >= 0):
+        # What is no identity would be no key that the ledger knows again: it would come back twice.
+        if not (_is_number(partition, 2**31 - 1) and _is_number(offset, 2**63 - 1)):
             raise ValueError("a partition and an offset are numbers of 0 or more")
         texts = [identity["topic_id"], identity["topic"], *(name for name, _ in headers)]
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("topic ids, topics and names of headers are texts")
+        if not _TOPIC_ID.fullmatch(identity["topic_id"]) or not _TOPIC.fullmatch(identity["topic"]):
+            raise ValueError("that is no topic id, or no name of a topic")
+        if not all(hd.is_writable_name(header_name) for header_name, _ in headers):
+            raise ValueError("the name of a header is no UTF-8, or holds a null character")
         return Exported(
             identity["topic_id"],
             identity["topic"],
@@ -144,6 +159,10 @@ def _record(found: Mapping[str, Any], where: str) -> Exported:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(f"{where} can't be read: {str(error)[:200]}.") from None
+
+
+def _is_number(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _raw(text: Any) -> bytes | None:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 OPEN: Final = "open"
 REPLAYED: Final = "replayed"
 PURGED: Final = "purged"
+HIDDEN_TIMEOUT: Final = 20.0
+"""Seconds for which entries that an open transaction holds back are waited for."""
 IMPORTED: Final = "imported"
 """A copy of it was put back from an export: it is the copy that is open."""
 
@@ -210,15 +212,25 @@ class LedgerView:
         admin: TopicAdmin | None = None,
         each: Callable[[bytes, Mapping[str, Any]], None] | None = None,
         timeout: float = TIMEOUT,
+        whole: bool = False,
     ) -> bool:
         """Read on from where it was read to; False when ``stop`` ended it before the end.
 
-        ``each`` sees key and value of every entry, for what the view does not keep. Raises ReadError.
+        ``each`` sees key and value of every entry, for what the view does not keep. ``whole``: entries that
+        somebody's open transaction holds back are waited for (HIDDEN_TIMEOUT), never taken for absent; for
+        whoever is to act on what the ledger says. Raises ReadError.
         """
         admin = admin or topic_admin(settings)
         if not self.exists and _facts(admin, self.topic, timeout) is None:
             return True
-        bounds = open_bounds(settings, [self.topic], starts=self._reached, admin=admin, timeout=timeout)
+        until = time.monotonic() + HIDDEN_TIMEOUT
+        while True:
+            bounds = open_bounds(settings, [self.topic], starts=self._reached, admin=admin, timeout=timeout)
+            if not (whole and bounds.hidden):
+                break
+            if time.monotonic() >= until:
+                raise ReadError(_held_back(self.topic, bounds.hidden))
+            time.sleep(0.1)
         self.exists = True
         with BoundedReader(settings, bounds, progress=progress, stop=stop) as reader:
             for batch in reader:
@@ -239,14 +251,25 @@ def read_ledger(
     progress: Callable[[Progress], None] | None = None,
     admin: TopicAdmin | None = None,
     each: Callable[[bytes, Mapping[str, Any]], None] | None = None,
+    whole: bool = False,
 ) -> LedgerView:
     """The ledger as it is now, to its end; empty where there is none. Raises ReadError.
 
-    ``topic_ids``: of the dead-letter topics whose letters it will be asked about.
+    ``topic_ids``: of the dead-letter topics whose letters it will be asked about. ``whole``: see ``update``.
     """
     view = LedgerView(ledger_topic(settings), topic_ids)
-    view.update(settings, stop=stop, progress=progress, admin=admin, each=each)
+    view.update(settings, stop=stop, progress=progress, admin=admin, each=each, whole=whole)
     return view
+
+
+def _held_back(topic: str, hidden: Mapping[Partition, int]) -> str:
+    (_, partition), count = next(iter(hidden.items()))
+    return (
+        f"An open transaction of somebody else in the ledger {topic} (partition {partition}) holds back up "
+        f"to {count} offsets of it: they may say what was replayed, so nothing is replayed before they are "
+        "read. Nobody but streamloop should write there. It ends by itself after its transaction.timeout.ms; "
+        f"'kafka-transactions.sh find-hanging --topic {topic}' shows one that does not."
+    )
 
 
 def ensure_ledger(

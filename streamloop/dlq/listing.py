@@ -76,6 +76,7 @@ def read_groups(
             topics=list(fixed.topic_ids),
             states=grouper.states,
             notes=notes_of(reader),
+            bounds=fixed,
         )
 
 

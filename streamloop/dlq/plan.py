@@ -25,6 +25,10 @@ MOST_NAMED: Final = 20
 """Letters that are named; others are counted."""
 
 
+_MOST: Final = 2**63
+"""What is larger than 64 bits is no JSON for everybody who reads a run's record."""
+
+
 def to_json(summary: DataclassInstance) -> dict[str, Any]:
     """All fields of what is told of a run, as JSON holds them."""
     return {each.name: _plain(getattr(summary, each.name)) for each in fields(summary)}
@@ -67,7 +71,7 @@ class ReplayPlan:
             ("settle", self.settle, 0),
             ("threshold", self.threshold, 0),
         ):
-            if value is not None and not least <= value < float("inf"):
+            if value is not None and not least <= value < _MOST:
                 raise ConfigurationError(f"{name} is {value!r}: give a number of {least} or more")
 
     def to_json(self) -> dict[str, Any]:

@@ -20,7 +20,14 @@ from streamloop.dlq.course import go_through
 from streamloop.dlq.ledger import IMPORTED, OPEN, PURGED, REPLAYED, entry_key
 from streamloop.dlq.letter import letter_of
 from streamloop.dlq.plan import to_json
-from streamloop.dlq.reading import BoundedReader, ReadError, open_bounds, topic_admin
+from streamloop.dlq.reading import (
+    BoundedReader,
+    ReadError,
+    narrowed,
+    open_bounds,
+    refuse_recreated,
+    topic_admin,
+)
 from streamloop.dlq.runs import FINISHED, RunRecord
 from streamloop.dlq.session import Session, entry_value
 from streamloop.dlq.targets import Skip
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from streamloop.dlq.filters import Filter
-    from streamloop.dlq.reading import Partition, Progress
+    from streamloop.dlq.reading import Bounds, Partition, Progress
     from streamloop.settings import Settings
 
 DELETE_TIMEOUT: Final = 30.0
@@ -67,7 +74,10 @@ class PurgeSummary:
 
 
 class Purge:
-    """One purge; ``run`` does it. ``by``: who, for the record."""
+    """One purge; ``run`` does it. ``by``: who, for the record.
+
+    ``within``: what somebody has looked at, and agreed to; what died since is left alone.
+    """
 
     def __init__(
         self,
@@ -79,6 +89,7 @@ class Purge:
         delete_records: bool = False,
         forget: bool = False,
         takeover: bool = False,
+        within: Bounds | None = None,
         progress: Callable[[Progress], None] | None = None,
         stop: threading.Event | None = None,
         at: Callable[[str], None] = nowhere,
@@ -89,6 +100,7 @@ class Purge:
         self._delete_records = delete_records
         self._forget = forget
         self._courteous = not takeover
+        self._within = within
         self._progress = progress
         self._stop = stop
         self._at = at
@@ -133,6 +145,8 @@ class Purge:
     def _purge(self) -> bool:
         session, summary = self._session, self.summary
         bounds = open_bounds(self._settings, self.record.topics, self._where, admin=self._admin)
+        if self._within is not None:
+            bounds = narrowed(bounds, self._within)
         session.view.know(bounds.topic_ids)
         pending: list[Entry] = []
 
@@ -171,6 +185,7 @@ class Purge:
         session = self._session
         self.record.phase = "deleting records"
         bounds = open_bounds(self._settings, self.record.topics, admin=self._admin)
+        session.view.know(bounds.topic_ids)  # of a topic that was made anew meanwhile all letters are open
         first_open: dict[Partition, int] = {}
         with BoundedReader(self._settings, bounds, progress=self._beat, stop=self._stop) as reader:
             for batch in reader:
@@ -188,6 +203,7 @@ class Purge:
         if not wanted:
             return
         client: Any = AdminClient(admin_config(self._settings))
+        refuse_recreated(self._settings, bounds, admin=self._admin)
         asked = [TopicPartition(topic, partition, offset) for (topic, partition), offset in wanted.items()]
         futures = client.delete_records(asked, operation_timeout=DELETE_TIMEOUT)
         for part, future in futures.items():

@@ -22,8 +22,10 @@ from streamloop.dlq.bounds import (
     Partition,
     Range,
     ReadError,
+    narrowed,
     open_bounds,
     recreated,
+    refuse_recreated,
     topic_admin,
 )
 from streamloop.dlq.filters import Filter, Places
@@ -45,10 +47,12 @@ __all__ = [
     "Progress",
     "Range",
     "ReadError",
+    "narrowed",
     "open_bounds",
     "read_one",
     "reader_config",
     "recreated",
+    "refuse_recreated",
     "topic_admin",
 ]
 

@@ -16,7 +16,14 @@ from streamloop.dlq.choosing import Chooser, Item
 from streamloop.dlq.ledger import REPLAYED, entry_key
 from streamloop.dlq.letter import DeadLetter, letter_of
 from streamloop.dlq.plan import MOST_NAMED, ReplayPlan, ReplaySummary, RunProgress
-from streamloop.dlq.reading import BoundedReader, Bounds, ReadError, open_bounds, topic_admin
+from streamloop.dlq.reading import (
+    BoundedReader,
+    Bounds,
+    ReadError,
+    open_bounds,
+    refuse_recreated,
+    topic_admin,
+)
 from streamloop.dlq.runs import FAILED, FINISHED, STOPPED, RunRecord
 from streamloop.dlq.session import Session, TakenOverError, entry_value
 from streamloop.dlq.settle import Outcomes, Settling
@@ -180,9 +187,11 @@ class Replay:
             self._canary_left = self._canary()
             for items in self._chunks():
                 self._wait_for_rate(len(items))
+                before = summary.replayed
                 self._send(items)
                 if self._canary_left > 0:
-                    self._canary_left -= len(items)
+                    # Those that the brokers refuse say nothing of how the others will fare.
+                    self._canary_left -= summary.replayed - before
                     if self._canary_left <= 0:
                         self._after_canary()
                 elif plan.threshold < 1:
@@ -306,6 +315,8 @@ class Replay:
 
     def _send(self, items: list[Item]) -> None:
         """All of them, or what of them the brokers take."""
+        # The ledger knows letters by their topic's id: those of another topic must not go by the old one.
+        refuse_recreated(self._settings, self._bounds, admin=self._admin)
         self._watch_targets(items)
         for item in items:
             item.number, item.publish = self._traces.begin(item.publish)

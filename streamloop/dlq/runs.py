@@ -11,6 +11,7 @@ import dataclasses
 import getpass
 import json
 import os
+import re
 import secrets
 import socket
 import time
@@ -110,13 +111,49 @@ class RunRecord:
             value = found.get(each.name)
             kinds = _KINDS[each.name]
             if isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds):
+                if not _is_plain(value, _DEEPEST) or (kinds is _NUMBER and not _is_time(value)):
+                    continue  # what no page can show; NaN is no time either
                 known[each.name] = value
+        known["scan_from"] = _offsets(known.get("scan_from", {}))
+        for name in ("topics", "dead_topics"):
+            known[name] = [each for each in known.get(name, ()) if isinstance(each, str)]
+        for name in ("counts", "progress", "outcomes"):
+            known[name] = {key: each for key, each in known.get(name, {}).items() if type(each) is int}
         try:
             return cls(**known)
         except TypeError:  # one of those that must be there is not
             return None
 
 
+def _is_time(value: Any) -> bool:
+    return bool(0 <= value <= _LAST_SECOND)
+
+
+def _is_plain(value: Any, deepest: int) -> bool:
+    """Whether it is JSON for everybody: numbers of 64 bits, and not nested without end."""
+    if isinstance(value, dict | list):
+        parts = value.values() if isinstance(value, dict) else value
+        return deepest > 0 and all(_is_plain(part, deepest - 1) for part in parts)
+    return not isinstance(value, int) or -(2**63) <= value < 2**63
+
+
+def _offsets(found: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Offsets by topic and partition, as far as they are any."""
+    return {
+        topic: {
+            partition: offset
+            for partition, offset in parts.items()
+            if _PARTITION.fullmatch(partition) and type(offset) is int and 0 <= offset < 2**63
+        }
+        for topic, parts in found.items()
+        if isinstance(parts, dict)
+    }
+
+
+_DEEPEST: Final = 8
+_LAST_SECOND: Final = 253_402_300_799
+"""Of the year 9999."""
+_PARTITION: Final = re.compile("[0-9]{1,10}")
 _TEXT, _INT, _NUMBER, _DICT = (str,), (int,), (int, float), (dict,)
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "run": _TEXT,

@@ -12,6 +12,7 @@ thread each.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from functools import partial
@@ -32,7 +33,7 @@ from streamloop.dlq.writer import (
 )
 from streamloop.errors import StreamLoopError
 from streamloop.kafka.topic_admin import BrokersUnreachableError
-from streamloop.kafka.topics import TopicFacts
+from streamloop.kafka.topics import TopicFacts, Untold
 
 if TYPE_CHECKING:
     import threading
@@ -130,7 +131,7 @@ class Session:
             writer.open()
             self._writer = writer
             self._at("fenced")
-            self.view = read_ledger(settings, self._topic_ids, admin=self.admin)
+            self.view = read_ledger(settings, self._topic_ids, admin=self.admin, whole=True)
             self._at("ledger read")
             former = self.view.open_runs()
             for each in former:
@@ -202,6 +203,14 @@ class Session:
                     half = len(part) // 2
                     todo += [part[half:], part[:half]]
                 continue
+            except TakenOverError:
+                # It may have been committed before that; from now on it can't be any more. What the other one
+                # has open comes behind it.
+                with contextlib.suppress(ReadError):
+                    written, _ = self._by_the_ledger(part, place, whole=False)
+                    if written:
+                        yield written, None
+                raise
             except AbortedError as error:
                 if error.at_commit:
                     written, part = self._by_the_ledger(part, place)
@@ -215,7 +224,9 @@ class Session:
                 continue
             yield part, placed
 
-    def _by_the_ledger(self, items: list[T], place: Callable[[T], str]) -> tuple[list[T], list[T]]:
+    def _by_the_ledger(
+        self, items: list[T], place: Callable[[T], str], *, whole: bool = True
+    ) -> tuple[list[T], list[T]]:
         """What of them this run has written, and what not: its word is final."""
         mine: set[str] = set()
 
@@ -223,7 +234,7 @@ class Session:
             if value.get("run") == self.record.run:
                 mine.add(str(value.get("from")))
 
-        self.view.update(self.settings, admin=self.admin, each=see)
+        self.view.update(self.settings, admin=self.admin, each=see, whole=whole)
         return (
             [each for each in items if place(each) in mine],
             [each for each in items if place(each) not in mine],
@@ -275,7 +286,8 @@ class Session:
             if time.monotonic() >= until or (self._stop is not None and self._stop.is_set()):
                 return TakenOverError(
                     f"Stopped: {error}, and no other run is in the ledger. So its transaction took longer "
-                    "than the brokers allow (was this process stopped?), and nothing of it was published."
+                    "than the brokers allow (was this process stopped?): what of it the ledger does not have "
+                    "was not published."
                 )
             time.sleep(0.2)
 
@@ -286,6 +298,9 @@ def facts_of(admin: TopicAdmin, topics: Sequence[str]) -> dict[str, TopicFacts]:
         described = admin.describe(topics, 30.0)
     except BrokersUnreachableError as error:
         raise ReadError(str(error)) from None
+    for name, each in described.items():
+        if isinstance(each, Untold):  # left out it would look as if nothing were open there
+            raise ReadError(f"What the topic {name} is can't be told: {each.reason}. Try again.")
     facts = {name: each for name, each in described.items() if isinstance(each, TopicFacts)}
     if not facts:
         raise ReadError(f"There is no dead-letter topic ({', '.join(topics) or 'none was found'}).")

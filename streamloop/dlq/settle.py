@@ -10,6 +10,7 @@ It joins no group and commits nothing. Called by a replay, and by the status of 
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from streamloop.settings import Settings
 
 COMMITTED_TIMEOUT: Final = 10.0
+_PLACE: Final = re.compile("([^/]+)/([0-9]{1,10})/([0-9]{1,19})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,8 @@ class Settling:
         self._scanned: set[str] = set()
         self._committed: dict[Partition, tuple[int, tuple[tuple[int, int], ...]]] = {}
         self._consumer: Any = None
+        self._whole = True
+        """Whether the last scan saw all: it was not stopped, and no open transaction hid anything."""
         self.count = 0
         """Letters that were replayed."""
 
@@ -168,8 +172,11 @@ class Settling:
         progress: Callable[[Progress], None] | None = None,
     ) -> Outcomes:
         """What is known now. Raises ReadError when the brokers can't be asked."""
-        self._ask_committed()
+        committed = self._ask_committed()
         self.scan(stop=stop, progress=progress)
+        if self._whole:
+            # Only now: what failed again is confirmed before its message is committed, and was seen.
+            self._committed |= committed
         return self._outcomes()
 
     def scan(
@@ -188,6 +195,7 @@ class Settling:
                     for message in batch:
                         self._seen(message)
                 self._starts = reader.reached
+                self._whole = reader.complete and not bounds.hidden
         return self.bad
 
     @property
@@ -213,7 +221,7 @@ class Settling:
         named = dict(headers)
         if named.get(hd.REPLAY_ID) != self._run:
             return
-        place = _place(named.get(hd.REPLAYED_FROM))
+        place = place_of(named.get(hd.REPLAYED_FROM))
         if place is None:
             return
         topic, partition, offset = place
@@ -224,9 +232,10 @@ class Settling:
         if message.topic() in self._dead_topics:
             self._dead.setdefault((topic, partition), OffsetSet()).add(offset)
 
-    def _ask_committed(self) -> None:
+    def _ask_committed(self) -> dict[Partition, tuple[int, tuple[tuple[int, int], ...]]]:
+        found: dict[Partition, tuple[int, tuple[tuple[int, int], ...]]] = {}
         if not self._targets:
-            return
+            return found
         if self._consumer is None:
             self._consumer = Consumer({**reader_config(self._settings), "group.id": self._group})
         asked = [TopicPartition(*target) for target in self._targets]
@@ -249,7 +258,8 @@ class Settling:
                 identity = Identity(cluster, topic_id, self._settings.group)
                 known = decode(answer.metadata, identity, answer.offset)
                 runs = known.runs if isinstance(known, Restored) else ()
-            self._committed[answer.topic, answer.partition] = (answer.offset, runs)
+            found[answer.topic, answer.partition] = (answer.offset, runs)
+        return found
 
     def _outcomes(self) -> Outcomes:
         acked = failed = dead = 0
@@ -269,14 +279,13 @@ class Settling:
 
     def _is_past(self, target: Partition, offset: int) -> bool:
         committed, runs = self._committed.get(target, (-1, ()))
-        return offset < committed or any(first <= offset < end for first, end in runs)
+        return 0 <= offset < committed or any(first <= offset < end for first, end in runs)
 
 
-def _place(raw: Any) -> tuple[str, int, int] | None:
-    if not isinstance(raw, bytes):
+def place_of(raw: Any) -> tuple[str, int, int] | None:
+    """Topic, partition and offset that a text or a header names; None when it names none."""
+    text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
+    match = _PLACE.fullmatch(text) if isinstance(text, str) else None
+    if match is None or int(match[2]) > 2**31 - 1 or int(match[3]) > 2**63 - 1:
         return None
-    topic, _, rest = raw.decode("utf-8", "replace").partition("/")
-    partition, _, offset = rest.partition("/")
-    if not (partition.isdecimal() and offset.isdecimal()) or len(offset) > 19:
-        return None
-    return topic, int(partition), int(offset)
+    return match[1], int(match[2]), int(match[3])

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from streamloop.control.topic import name_of as control_topic
+from streamloop.dlq.ledger import ledger_topic
 from streamloop.dlq.letter import STREAMLOOP
 from streamloop.dlq.reading import TIMEOUT, ReadError
 from streamloop.dlq.writer import Publish
@@ -21,7 +23,7 @@ from streamloop.errors import ConfigurationError
 from streamloop.kafka import headers as hd
 from streamloop.kafka.config import admin_config
 from streamloop.kafka.topic_admin import BrokersUnreachableError
-from streamloop.kafka.topics import TopicFacts, Untold
+from streamloop.kafka.topics import FOREVER_MS, RETRY_SLACK_S, TopicFacts, Untold
 from streamloop.settings.units import show_duration
 
 if TYPE_CHECKING:
@@ -62,6 +64,11 @@ class Skip(enum.Enum):
     NO_TARGET = "the topic that it would go to does not exist"
     UNTOLD = "the topic that it would go to can't be looked at"
     NO_RETRY = "its consumer has no retry topic"
+    LOSES = (
+        "the topic that it would go to would lose it (its cleanup.policy is compact, or its retention.ms is "
+        "less than 7 days)"
+    )
+    FORBIDDEN = "the topic that it would go to is the ledger, the control topic, or one of Kafka's own"
     TOO_LARGE = "the topic that it would go to takes no record of this size"
 
 
@@ -138,6 +145,10 @@ class Targets:
         return [each for each in self._known.values() if isinstance(each, Destination)]
 
     def _described(self, topic: str, delay: float | None = None) -> Destination | Skip:
+        # A letter's header says where it came from, and anybody may have written it.
+        own = (ledger_topic(self.settings), control_topic(self.settings))
+        if topic in own or topic.startswith("__"):
+            return Skip.FORBIDDEN
         found = self._known.get(topic)
         if found is None:
             found = self._known[topic] = self._look(topic, delay)
@@ -154,6 +165,8 @@ class Targets:
                 break
             time.sleep(0.25)
         if isinstance(facts, TopicFacts):
+            if self.target in (Target.REPLAY, Target.RETRY) and _loses(facts):
+                return Skip.LOSES
             return Destination(topic, facts.partitions, facts.max_message_bytes, delay)
         return Skip.NO_TARGET if facts is None else Skip.UNTOLD
 
@@ -204,6 +217,14 @@ def record_for(
     if letter.original is not None and destination.partitions:
         partition = letter.original.partition % destination.partitions
     return Publish(destination.topic, partition, letter.key, value, headers)
+
+
+def _loses(facts: TopicFacts) -> bool:
+    """Whether it would drop what nobody has handled yet: the rule by which members refuse to start."""
+    kept = facts.retention_ms
+    return "compact" in (facts.cleanup_policy or "") or (
+        kept is not None and kept != FOREVER_MS and kept < RETRY_SLACK_S * 1000
+    )
 
 
 def describe_target(target: Target, to_topic: str | None, settings: Settings) -> str:

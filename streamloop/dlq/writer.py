@@ -228,6 +228,7 @@ class LedgerWriter:
         given: dict[str, Any] = {"headers": publish.headers, "on_delivery": delivered}
         if publish.partition >= 0:
             given["partition"] = publish.partition
+        until = time.monotonic() + TRANSACTION_TIMEOUT_MS / 1000
         while True:
             try:
                 self._producer.produce(publish.topic, publish.value, publish.key, **given)
@@ -235,6 +236,8 @@ class LedgerWriter:
                 return None
             except BufferError:  # its queue is full
                 self._producer.poll(0.1)
+                if time.monotonic() >= until:  # the brokers confirm nothing of what fills it
+                    return KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001 - its only name
             except KafkaException as error:
                 problem: KafkaError = error.args[0]
                 return problem
@@ -282,8 +285,13 @@ class LedgerWriter:
 
 def writer_config(settings: Settings, message_max_bytes: int | None = None) -> dict[str, Any]:
     """Properties of the transactional Producer."""
+    config = producer_config(settings, message_max_bytes=message_max_bytes)
+    # The client takes no record that is larger than its queue, however empty it is.
+    room = config["queue.buffering.max.kbytes"]
+    most = (message_max_bytes or 0) // 1024 + MOST_BYTES // 1024
     return {
-        **producer_config(settings, message_max_bytes=message_max_bytes),
+        **config,
+        "queue.buffering.max.kbytes": max(int(room), most),
         "transactional.id": transactional_id(settings),
         "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         "delivery.timeout.ms": DELIVERY_TIMEOUT_MS,

@@ -18,6 +18,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import re
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -35,6 +36,7 @@ _RUNS: Final = 1
 _BITSET: Final = 2
 _MOST_BYTES: Final = (LIMIT - len(PREFIX)) * 3 // 4
 _MAX_OFFSET: Final = 2**63 - 1
+_ONES: Final = re.compile("1+")
 _GROUP_BYTES: Final = 8
 
 Run = tuple[int, int]
@@ -241,20 +243,11 @@ def _decode_runs(body: bytes, at: int, committed: int) -> list[Run]:
 
 
 def _decode_bits(body: bytes, at: int, committed: int) -> list[Run]:
-    bits = int.from_bytes(body[at:], "little")
-    runs: list[Run] = []
-    base = committed
-    while bits:
-        skip = (bits & -bits).bit_length() - 1
-        bits >>= skip
-        base += skip
-        ones = (~bits & (bits + 1)).bit_length() - 1
-        runs.append((base, base + ones))
-        bits >>= ones
-        base += ones
-    if base > _MAX_OFFSET:
+    # As text, lowest offset first: to shift a number bit by bit would copy all of it for each run.
+    bits = bin(int.from_bytes(body[at:], "little"))[:1:-1]
+    if committed + len(bits) > _MAX_OFFSET:
         raise _MalformedError
-    return runs
+    return [(committed + run.start(), committed + run.end()) for run in _ONES.finditer(bits)]
 
 
 def _short(text: str) -> bytes:

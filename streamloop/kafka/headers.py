@@ -194,6 +194,18 @@ def is_ours(name: str) -> bool:
     return name.startswith((OWN_PREFIX, DLQ_PREFIX))
 
 
+def is_writable_name(name: str) -> bool:
+    """Whether a client can write a header of this name as it is.
+
+    confluent-kafka ends the process with a segmentation fault over a name that is no UTF-8 (half of a
+    surrogate pair, which JSON can hold), and cuts one at a null character.
+    """
+    try:
+        return b"\0" not in name.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+
+
 def user_headers(headers: RawHeaders | None) -> RawHeaders:
     """The headers that are the user's (trace context included), as they are."""
     return [header for header in headers or () if not is_ours(header[0])]

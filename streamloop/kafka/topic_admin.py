@@ -140,12 +140,17 @@ class TopicAdmin:
         no broker has answered yet since this object was made; later that makes every topic Untold.
         """
         wanted = list(dict.fromkeys(names))
+        # The client ends the process over a name that is no UTF-8; no topic can have one.
+        never: dict[str, TopicFacts | Untold | None] = {
+            name: None for name in wanted if not name.isascii() or "\0" in name
+        }
+        wanted = [name for name in wanted if name not in never]
         deadline = self._clock() + timeout
         self._first_look(deadline)
         if not wanted:
-            return {}
+            return never
         if not self._has_admin_api:
-            return self._from_metadata(wanted, deadline)
+            return never | self._from_metadata(wanted, deadline)
         described = self._described(wanted, deadline)
         if configs:
             there = [name for name, facts in described.items() if isinstance(facts, TopicFacts)]
@@ -153,7 +158,7 @@ class TopicAdmin:
                 facts = described[name]
                 assert isinstance(facts, TopicFacts)
                 described[name] = _with_config(facts, values)
-        return described
+        return never | described
 
     def ensure(self, specs: Sequence[TopicSpec], *, create: bool, timeout: float) -> Outcome:
         """Check the topics, and create the missing ones when ``create`` allows it.

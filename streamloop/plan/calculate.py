@@ -69,7 +69,7 @@ def calculate(inputs: Inputs) -> Plan:
             f"One process needs {show_mib(memory)}: watermarks {show_mib(size)}, prefetch, one fetch for "
             f"each Consumer, the "
             f"producer's queue, {show_mib(INTERPRETER_BYTES)} for Python and {show_mib(handlers)} for "
-            f"{members.concurrency} "
+            f"{members.concurrency:,} "
             f"running handlers, with a quarter to spare. --memory-limit is {show_mib(inputs.memory_limit)}. "
             f"More replicas "
             f"(--min-replicas) make the buffer of each smaller; smaller messages, a shorter handler time or "

@@ -55,29 +55,29 @@ def member_figures(inputs: Inputs, members: Members) -> list[Figure]:
         f"busy = {show_number(away.rate)}/s x {show_time(inputs.handler_mean)} = {show_number(away.busy)}",
         f"max({away.needed}, {show_number(away.rate)}/s x {show_time(inputs.handler_p99)} = "
         f"{show_number(away.rate * inputs.handler_p99)}) "
-        f"= {members.wanted}",
+        f"= {members.wanted:,}",
     ]
     note = "The second term keeps up while every message takes as long as only 1 in 100 does now."
     if members.concurrency < members.wanted:
         if members.limit is not None and members.limit // members.replicas == members.concurrency:
             parts.append(
-                f"at most {members.limit} at once / {members.replicas} replicas = {members.concurrency}"
+                f"at most {members.limit:,} at once / {members.replicas} replicas = {members.concurrency:,}"
             )
             note = "What is called is the limit (--downstream-limit): slow moments cost lag."
         elif inputs.kind is HandlerKind.CPU:
             parts.append("1: it computes")
             note = "A second handler that computes would only wait for the first: replicas are what helps."
         elif inputs.ordering == "partition" and away.partitions == members.concurrency:
-            parts.append(f"at most one a partition: {members.concurrency}")
+            parts.append(f"at most one a partition: {members.concurrency:,}")
             note = "ordering=partition: one handler a partition."
         else:
-            parts.append(f"at most {members.concurrency} in a process")
-            note = f"{members.concurrency} is the most that is planned for {inputs.kind.value} handlers."
+            parts.append(f"at most {members.concurrency:,} in a process")
+            note = f"{members.concurrency:,} is the most that is planned for {inputs.kind.value} handlers."
     figures.append(
         Figure(
             "concurrency",
             members.concurrency,
-            f"{members.concurrency} a replica",
+            f"{members.concurrency:,} a replica",
             f"max(busy + {SPREAD:g} x sqrt(busy), messages a second x p99), of the busiest with one away",
             "; ".join(parts),
             note,
@@ -89,9 +89,9 @@ def member_figures(inputs: Inputs, members: Members) -> list[Figure]:
             Figure(
                 "calls at once",
                 members.concurrency * members.replicas,
-                f"at most {members.concurrency * members.replicas}",
+                f"at most {members.concurrency * members.replicas:,}",
                 "concurrency x replicas",
-                f"{members.concurrency} x {members.replicas} <= {members.limit}"
+                f"{members.concurrency:,} x {members.replicas} <= {members.limit:,}"
                 + (
                     f" (= {show_number(inputs.downstream_rate)}/s x {show_time(inputs.handler_mean)})"
                     if inputs.downstream_rate is not None and members.limit != inputs.downstream_calls
@@ -113,7 +113,7 @@ def buffer_figures(inputs: Inputs, members: Members, settings: dict[str, Any]) -
             f"{messages:,}",
             f"(concurrency + messages a second x {rules.COVER:g} s) / low watermark, rounded up; at least "
             f"{rules.LEAST_MESSAGES}",
-            f"({members.concurrency} + {show_number(members.away.rate)}/s x {rules.COVER:g} s) / "
+            f"({members.concurrency:,} + {show_number(members.away.rate)}/s x {rules.COVER:g} s) / "
             f"{rules.LOW:g}",
             f"At the low watermark each handler still has a message, and {rules.COVER:g} s to fetch more. A "
             f"full buffer is "
@@ -252,7 +252,7 @@ def resource_figures(
             "(watermarks + prefetch and one fetch for each Consumer + producer's queue + Python + "
             "concurrency x "
             f"handler memory) x {rules.MEMORY_HEADROOM:g}, in steps of {show_size(rules.MEMORY_STEP)}",
-            f"({show_mib(needed)} + {members.concurrency} x {show_bytes(inputs.handler_bytes)} = "
+            f"({show_mib(needed)} + {members.concurrency:,} x {show_bytes(inputs.handler_bytes)} = "
             f"{show_mib(needed + handlers)}) x "
             f"{rules.MEMORY_HEADROOM:g}",
             "Request and limit are the same, so that a node never runs out of what it has promised.",
@@ -281,7 +281,7 @@ def outlook(inputs: Inputs, members: Members) -> list[Figure]:
             show_time(seconds) if math.isfinite(seconds) else "never",
             f"after {show_duration(rules.STANDSTILL)} without handling: backlog / (what a member can do - "
             f"what comes)",
-            f"{show_number(load)}/s x {show_duration(rules.STANDSTILL)} / (min({members.concurrency} / "
+            f"{show_number(load)}/s x {show_duration(rules.STANDSTILL)} / (min({members.concurrency:,} / "
             f"{show_time(inputs.handler_mean)} = {show_number(by_handlers)}/s, 1 core / "
             f"{show_time(inputs.cpu)} = "
             f"{show_number(1 / inputs.cpu)}/s) - {show_number(load)}/s)",

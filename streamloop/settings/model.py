@@ -86,12 +86,22 @@ def _level(value: object) -> object:
     return value.strip().upper() if isinstance(value, str) else value
 
 
-def _text(value: object) -> object:
+def _any_text(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
     if not isinstance(value, str | SecretStr):
         raise ValueError("give a text; in YAML put it in quotes")  # noqa: TRY004 - only ValueError is reported
     return value
+
+
+def _text(value: object) -> object:
+    """A text that may reach librdkafka: its Python client ends the process over one that is no UTF-8."""
+    found = _any_text(value)
+    try:
+        (found.get_secret_value() if isinstance(found, SecretStr) else str(found)).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds bytes that are no UTF-8") from None
+    return found
 
 
 def _number(value: object) -> object:
@@ -101,7 +111,9 @@ def _number(value: object) -> object:
 
 
 def _property(value: object) -> object:
-    if isinstance(value, str | int | float | SecretStr):
+    if isinstance(value, str | SecretStr):
+        return _text(value)
+    if isinstance(value, int | float):
         return value
     raise ValueError("give a text, a number, true or false")
 
@@ -145,7 +157,7 @@ Fraction = Annotated[float, BeforeValidator(_number)]
 Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
 Text = Annotated[str, BeforeValidator(_text)]
 Secret = Annotated[SecretStr, BeforeValidator(_text)]
-Token = Annotated[SecretStr, Field(min_length=16), BeforeValidator(_text)]
+Token = Annotated[SecretStr, Field(min_length=16), BeforeValidator(_any_text)]
 """A secret that nobody can guess."""
 Names = Annotated[
     tuple[str, ...],

@@ -5,6 +5,7 @@ Every expression of the rules and the dashboards is run on that Prometheus.
 
 import re
 import socket
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -103,6 +104,19 @@ def test_the_guide_names_every_address(stack: Stack) -> None:
     text = guide(stack)
     for address in (*stack.addresses, *stack.controls, stack.kafka.bootstrap, stack.jaeger.url):
         assert address in text
+
+
+def test_the_guide_says_how_to_see_the_console_and_it_is_there(stack: Stack) -> None:
+    page = f"http://{stack.controls[0]}/console/"
+    assert page in guide(stack)
+    assert stack.tokens["read"] in guide(stack)
+    with urllib.request.urlopen(page, timeout=10) as answer:
+        assert answer.status == 200
+    asked = urllib.request.Request(
+        f"{page}api/runs", headers={"Authorization": f"Bearer {stack.tokens['read']}"}
+    )
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        assert answer.status == 200
 
 
 def test_ctrl_c_ends_everything(members: Members) -> None:

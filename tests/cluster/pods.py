@@ -121,7 +121,8 @@ class Node:
         for volume in spec.get("volumes", ()):
             self._fill(volume, home / "volumes" / volume["name"], moved)
         environment = self._environment(template, container, name, moved)
-        argv = [moved.text(_expanded(word, environment)) for word in self._argv(container, command)]
+        words = self._argv(container, command)
+        argv = self._here([moved.text(_expanded(word, environment)) for word in words])
         member = Member(name, argv, home, environment)
         pod = Pod(name, spec, member, moved.ports)
         self._pods.append(pod)
@@ -142,7 +143,7 @@ class Node:
             entry = container.get("command") or self._image.entry_point
             arguments = container.get("args") or ([] if container.get("command") else self._image.command)
             own = [*entry, *arguments]
-        return self._here(own)
+        return own
 
     def _here(self, words: list[str]) -> list[str]:
         """The same with the programs of this Python: process 1 of the image, and streamloop."""
@@ -181,7 +182,7 @@ class Node:
                 reference = source["configMapKeyRef"]
                 value = self._maps[reference["name"]]["data"][reference["key"]]
             else:
-                raise NotImplementedError(f"{each['name']}: {source}")
+                raise AssertionError(f"{each['name']}: this source is not known here: {source}")
             found[each["name"]] = moved.text(value)
         return found
 

@@ -177,6 +177,7 @@ def test_a_program_sends_its_token_and_needs_no_cookie(browser: Browser, desk: F
     [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://127.0.0.1:1"},
         {"Origin": "https://{host}"},
         {"Sec-Fetch-Site": "cross-site"},
@@ -302,3 +303,12 @@ def test_no_page_is_there_when_the_console_is_off() -> None:
     with RunningLoop(nothing, control_read_token=READ, control_topic="off") as loop:
         for path in ("/console", "/console/", "/console/api/session", "/console/static/main.js"):
             assert loop.control(path).status == 404
+
+
+def test_a_replay_that_can_not_be_written_down_is_not_begun(signed_in: Browser, desk: FakeDesk) -> None:
+    before = len(desk.asked)
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    assert signed_in.post("replay", {"where": {"errors": deep}, "plan": {}}).status == 400
+    assert len(desk.asked) == before

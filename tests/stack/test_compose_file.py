@@ -150,9 +150,11 @@ def test_there_is_no_secret(services: dict[str, dict[str, Any]]) -> None:
     words = re.compile("password|secret|token|credential", re.IGNORECASE)
     for name, service in services.items():
         assert not service.get("secrets"), name
-        found = [each for each in service.get("environment", {}) if words.search(each)]
+        # A name without a value is taken from the shell: the console's tokens are.
+        given = {each for each, value in service.get("environment", {}).items() if value}
+        found = [each for each in given if words.search(each)]
         assert not found, name
 
 
 def test_a_member_gets_the_time_that_its_drain_takes(services: dict[str, dict[str, Any]]) -> None:
-    assert services["member-1"]["stop_grace_period"] == "45s"
+    assert services["member-1"]["stop_grace_period"] == "1m8s"

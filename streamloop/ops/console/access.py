@@ -121,8 +121,15 @@ class Access:
         origin = request.headers.get("origin")
         if origin is None:
             return
-        given = urlsplit(origin)
-        if given.scheme != self._scheme or given.netloc.lower() != request.headers.get("host", "").lower():
+        try:
+            given = urlsplit(origin)
+        except ValueError:  # half an IPv6 address, say
+            given = None
+        if (
+            given is None
+            or given.scheme != self._scheme
+            or given.netloc.lower() != request.headers.get("host", "").lower()
+        ):
             raise self._refused(
                 request,
                 f"the page that asked is at {printable(origin[:100])}, which is not this address. Behind a "

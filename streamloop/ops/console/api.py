@@ -228,6 +228,10 @@ class Api:
         viewer = self._access.actor(request)
         body = json_object(request, {"where": dict, "plan": dict})
         desk, where, plan = self._desk_of(), body.get("where") or {}, body.get("plan") or {}
+        try:
+            written = printable(orjson.dumps({"where": where, "plan": plan}).decode())
+        except TypeError:  # nothing is begun that can't be written down
+            raise RefusedError(400, "the filter or the plan is nested too deeply") from None
 
         def work(progress: jb.Progress, stop: threading.Event) -> dict[str, Any]:
             try:
@@ -241,7 +245,7 @@ class Api:
             "console: a replay was begun by %s from %s: %s",
             viewer.who,
             printable(request.peer),
-            printable(orjson.dumps({"where": where, "plan": plan}).decode()),
+            written,
             extra={"kind": "operator"},
         )
         if self._runs is not None:

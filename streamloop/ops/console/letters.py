@@ -63,6 +63,8 @@ _WHY_NOT: Final = {
     Skip.NO_TARGET.value: "its target is missing",
     Skip.UNTOLD.value: "its target can't be looked at",
     Skip.NO_RETRY.value: "has no retry topic",
+    Skip.LOSES.value: "its target would lose it",
+    Skip.FORBIDDEN.value: "its target is never written to",
     Skip.TOO_LARGE.value: "too large",
     Skip.IMPORTED.value: "imported copies",
 }
