@@ -152,6 +152,14 @@ class TestRecord:
 
     def test_sizes_are_looked_at_before_anything_is_sent(self) -> None:
         assert self.made(letter(value=b"x" * 1000), Destination("t", 4, 1000)) is Skip.TOO_LARGE
+
+    def test_an_edit_goes_to_the_record_that_was_edited_and_to_no_other_in_its_place(self) -> None:
+        edited = Edit(b"mended", None, letter(value=b"broken"))
+        made = self.made(letter(value=b"broken"), edit=edited)
+        assert isinstance(made, Publish)
+        assert made.value == b"mended"
+        assert self.made(letter(value=b"another order"), edit=edited) is Skip.OTHER_RECORD
+        assert self.made(letter(value=b"broken", key=b"another"), edit=edited) is Skip.OTHER_RECORD
         assert isinstance(self.made(letter(value=b"x" * 100), Destination("t", 4, 1000)), Publish)
 
     def test_without_an_original_the_key_places_it(self) -> None:

@@ -55,7 +55,7 @@ def edit_of(letter: DeadLetter, document: bytes | None) -> Edit | None:
     headers = _headers(head, {name for name, _ in before})
     if value == letter.value and headers == before:
         return None
-    return Edit(value, headers)
+    return Edit(value, headers, letter)
 
 
 def _split(document: bytes) -> tuple[bytes, bytes, bytes]:

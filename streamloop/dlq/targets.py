@@ -70,14 +70,27 @@ class Skip(enum.Enum):
     )
     FORBIDDEN = "the topic that it would go to is the ledger, the control topic, or one of Kafka's own"
     TOO_LARGE = "the topic that it would go to takes no record of this size"
+    OTHER_RECORD = "not the record that was edited: its topic was made anew meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What takes the place of a single letter's value and of its user's headers. None: as they are."""
+    """What takes the place of a single letter's value and of its user's headers. None: as they are.
+
+    ``of``: the letter that was looked at; another record in its place is not replayed.
+    """
 
     value: bytes | None
     headers: RawHeaders | None = None
+    of: DeadLetter | None = field(default=None, compare=False)
+
+    def is_of(self, letter: DeadLetter) -> bool:
+        """Whether the letter is the record that was edited."""
+        return self.of is None or _content(self.of) == _content(letter)
+
+
+def _content(letter: DeadLetter) -> tuple[object, ...]:
+    return letter.timestamp_ms, letter.key, letter.value, letter.headers
 
 
 class Destination(NamedTuple):
@@ -196,6 +209,8 @@ def record_for(
 
     ``count``: how often the letter was replayed, this time included. ``now_ms``: epoch ms.
     """
+    if edit is not None and not edit.is_of(letter):
+        return Skip.OTHER_RECORD
     user = letter.headers
     if edit is not None and edit.headers is not None:
         user = edit.headers
