@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from streamloop.errors import TopicError
 from streamloop.kafka.topic_admin import BrokersUnreachableError, TopicAdmin
@@ -24,6 +24,7 @@ from streamloop.kafka.topics import (
     check_topic,
     describe_missing_source,
     plan_topics,
+    shown_id,
     unknown_facts,
 )
 from tests.mock_cluster import MockCluster
@@ -417,3 +418,10 @@ def test_a_configuration_that_no_broker_knows_in_time_stays_unknown() -> None:
     found = lagging(10_000).describe(["orders"], 10)["orders"]
     assert isinstance(found, TopicFacts)
     assert (found.topic_id, found.retention_ms) == ("id-1", None)
+
+
+def test_a_topic_id_is_spelled_as_kafka_spells_it_whatever_the_client_does() -> None:
+    zero, topic_id = Uuid(0, 0), Uuid(-12345678901234567, 653161174132878513)
+    assert str(topic_id) == "/9Qjq6KUtHkJEH6glURssQ"
+    assert shown_id(topic_id) == shown_id(shown_id(topic_id)) == "_9Qjq6KUtHkJEH6glURssQ"
+    assert {shown_id(None), shown_id(zero)} == {UNKNOWN_ID}

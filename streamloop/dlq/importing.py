@@ -46,7 +46,7 @@ STILL_THERE: Final = "still in its topic"
 OTHER_TOPIC: Final = "of another topic"
 LONGEST_LINE: Final = 256 * 1024 * 1024
 """Bytes of a line at most: a record of 100 MB in base64, and room."""
-_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9+/_-]{1,64}")  # the client writes ids with + and /
+_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 

@@ -39,6 +39,7 @@ from streamloop.kafka.topics import (
     Untold,
     Violation,
     check_topic,
+    shown_id,
     unknown_facts,
 )
 
@@ -53,8 +54,6 @@ later one."""
 
 UNKNOWN_TOPIC = 3
 ALREADY_EXISTS = 36
-NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""Kafka's zero id: the broker is too old to have ids."""
 MOCK_CLUSTER = "mockCluster"
 """So begins the cluster id of librdkafka's mock broker, which leaves requests of the admin API without an
 answer."""
@@ -308,9 +307,8 @@ class TopicAdmin:
             except TimeoutError:
                 described[name] = Untold("no broker answered in time")
             else:
-                topic_id = str(topic.topic_id) if topic.topic_id is not None else NO_TOPIC_ID
                 replicas = tuple(tuple(node.id for node in p.replicas) for p in topic.partitions)
-                described[name] = _facts(name, UNKNOWN_ID if topic_id == NO_TOPIC_ID else topic_id, replicas)
+                described[name] = _facts(name, shown_id(topic.topic_id), replicas)
         return described
 
     def _configs(self, names: Sequence[str], deadline: float) -> dict[str, dict[str, str]]:

@@ -37,11 +37,26 @@ __all__ = [
     "check_topic",
     "describe_missing_source",
     "plan_topics",
+    "shown_id",
     "unknown_facts",
 ]
 
 UNKNOWN_ID = "unknown"
 """A cluster's or a topic's id that can't be had. It equals only itself."""
+_NO_ID: Final = "A" * 22
+"""Kafka's zero id: the broker is too old to have ids."""
+_AS_KAFKA_WRITES: Final = str.maketrans("+/", "-_")
+
+
+def shown_id(topic_id: object) -> str:
+    """A topic's id as Kafka's own tools write it, or 'unknown' where the broker has none.
+
+    The client in Python writes + and / where Kafka writes - and _. Ids stand in commits, in the ledger and in
+    exports for years: one spelling, whatever a later client does.
+    """
+    text = _NO_ID if topic_id is None else str(topic_id).translate(_AS_KAFKA_WRITES)
+    return UNKNOWN_ID if text == _NO_ID else text
+
 
 DAY_S = 86_400.0
 MS = 1000

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from streamloop import Message, Reject  # the loop reads the handler's annotations
 from streamloop.cli import main as cli
 from streamloop.dlq import DeadLetters, Filter
+from streamloop.kafka.topics import shown_id
 from tests.broker.loops.inprocess import Running, loop_on
 from tests.dead_letters import CONNECT, KAFKA, SPRING, TRACE, TRACEPARENT, own_headers
 from tests.realkafka.client import Record, unique_name
@@ -152,7 +153,7 @@ def test_an_export_is_byte_exact_and_names_the_identity_of_each_record(
     assert result.exit_code == 0, result.output
     assert result.stderr == f"Exported 3 dead letters to {path}.\n"
     head, *records, end = [json.loads(each) for each in path.read_text("utf-8").splitlines()]
-    topic_id = str(kafka.admin.describe_topics(_collection([name]))[name].result(30).topic_id)
+    topic_id = shown_id(kafka.admin.describe_topics(_collection([name]))[name].result(30).topic_id)
     assert head["topics"] == {name: {"topic_id": topic_id}}
     assert head["version"] == 1
     assert end == {"kind": "end", "records": 3, "complete": True}

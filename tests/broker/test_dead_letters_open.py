@@ -11,6 +11,7 @@ from streamloop.dlq import counting
 from streamloop.dlq.counting import Open, OpenLetters
 from streamloop.dlq.ledger import entry_key
 from streamloop.dlq.reading import ReadError, topic_admin
+from streamloop.kafka.topics import shown_id
 from streamloop.settings import Settings
 from tests.broker.apps import team as fixtures
 from tests.broker.apps.team import LocalMember, Protocol, Team, works
@@ -70,7 +71,7 @@ class Letters:
 
 def topic_id_of(letters: Letters, topic: str) -> str:
     described: Any = topic_admin(letters.settings).describe([topic], 10, configs=False)[topic]
-    return str(described.topic_id)
+    return shown_id(described.topic_id)
 
 
 def test_open_are_those_without_an_entry_whatever_its_state_and_the_oldest_of_them_has_the_age(

@@ -11,6 +11,7 @@ from streamloop.engine.events import Reason, TopicPartition
 from streamloop.engine.gate import Capacity
 from streamloop.kafka.poller import PollerOptions, ResetTopic, StopFetching
 from streamloop.kafka.positions import PositionError, StartPolicy
+from streamloop.kafka.topics import shown_id
 from tests.polling import Driver
 from tests.realkafka import KafkaCluster, Members, wait_until
 from tests.realkafka.client import Record as KafkaRecord
@@ -374,7 +375,7 @@ def test_R13_a_topic_recreated_while_running_is_read_from_its_beginning(
     # A position of the old topic that was still to be committed: the broker takes it for one of the new.
     driver.commit(tp, 150, epoch=first.epoch)
     if told:
-        topic_id = str(kafka.admin.describe_topics(_collection(name))[name].result(10).topic_id)
+        topic_id = shown_id(kafka.admin.describe_topics(_collection(name))[name].result(10).topic_id)
         driver.poller.command([ResetTopic(name, topic_id)])
 
     def read() -> set[int]:
