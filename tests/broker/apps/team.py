@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from streamloop import RunResult, StreamLoop
 from streamloop.engine.metadata import Identity, Ignored, Restored, decode
+from streamloop.kafka.topics import shown_id
 from streamloop.status import LoopStatus, PartitionStatus
 from tests.broker.apps import work
 from tests.broker.apps.work import Work
@@ -369,7 +370,7 @@ class Team:
         """What the metadata of this group's commits belongs to."""
         cluster = self.kafka.admin.describe_cluster().result(10).cluster_id
         described = self.kafka.admin.describe_topics(TopicCollection([topic]))[topic].result(10)
-        return Identity(cluster, str(described.topic_id), self.group)
+        return Identity(cluster, shown_id(described.topic_id), self.group)
 
     def await_lag_0(self, topic: str, timeout: float = 30.0) -> None:
         """Wait until all of the topic is committed."""
