@@ -220,7 +220,7 @@ class Node:
             for name, path in _items(secret, texts).items():
                 _write(folder / path, texts[name])
         elif "emptyDir" not in volume:
-            raise NotImplementedError(f"a volume of this kind: {volume}")
+            raise AssertionError(f"a volume of this kind: {volume}")
 
 
 class _Moved:
