@@ -49,8 +49,8 @@ def test_a_loops_retry_and_dead_letter_topics_are_created_for_members_that_may_n
     options = ("--group", group, "--topic", f"orders={source}", "--no-create-topics", LOOP)
     member = topics(members, kafka, *options)
     assert member.wait() == 0
-    assert member.lines[-1] == f"3 topics of {LOOP} are there"
-    for name in ("retry.300ms", "dlq"):
+    assert member.lines[-1] == f"4 topics of {LOOP} are there"
+    for name in ("retry.300ms", "dlq", "replay"):
         assert f"created {source}.{group}.{name}" in member.lines
         assert kafka.partitions(f"{source}.{group}.{name}") == 2
 
