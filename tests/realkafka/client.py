@@ -443,8 +443,8 @@ def _produce(
                 return
             partition, offset = message.partition(), message.offset()
             assert partition is not None
-            assert offset is not None
-            placed[index] = (partition, offset)
+            # None: the broker had it already, from a first try whose answer was lost.
+            placed[index] = (partition, -1 if offset is None else offset)
 
         return report
 
